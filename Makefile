@@ -197,9 +197,10 @@ attack: $(SETUP) ## hostile input and faults against a running server, and what 
 	$(BIN)/python -m tests.attack
 
 SOAK_MINUTES ?= 120
+SOAK_RATE ?= 0
 
-attack-soak: $(SETUP) ## traffic with updates, kills and full disks, and figures of what came of it: make attack-soak SOAK_MINUTES=10
-	$(BIN)/python -m tests.attack.soak --minutes $(SOAK_MINUTES)
+attack-soak: $(SETUP) ## traffic with updates, kills and full disks, and figures of what came of it: make attack-soak SOAK_MINUTES=10 SOAK_RATE=20
+	$(BIN)/python -m tests.attack.soak --minutes $(SOAK_MINUTES) --requests-per-second $(SOAK_RATE)
 
 MINUTES ?= 5
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 from tests.leaks.holding import resident_bytes
 
-_PAUSE_S = 0.004
+PAUSE_S = 0.004
 _PATIENCE_S = 30.0
 _STARTS = "asks\n"
 _SETTLES_S = 1.0
@@ -43,8 +43,9 @@ class Felt:
 class Probe:
     """Asks for liveness in one thread, for an inference of `affine` in another."""
 
-    def __init__(self, address: str, pid: int) -> None:
+    def __init__(self, address: str, pid: int, pause_s: float = PAUSE_S) -> None:
         self._address = address
+        self._pause_s = pause_s
         self._pid = pid
         self._end = threading.Event()
         resident = resident_bytes(pid)
@@ -78,12 +79,12 @@ class Probe:
                 connection.close()
                 connection = self._connect()
             self.felt.live_ms_max = max(self.felt.live_ms_max, 1000 * (time.perf_counter() - began))
-            self._end.wait(_PAUSE_S)
+            self._end.wait(self._pause_s)
 
     def _infer(self) -> None:
         connection = self._connect()
         number = 0
-        while not self._end.wait(_PAUSE_S):
+        while not self._end.wait(self._pause_s):
             number = (number + 1) % 1000
             tensor = {"name": "INPUT", "shape": [1, 3], "datatype": "FP32", "data": [number, 1, 2]}
             try:
@@ -102,7 +103,7 @@ class Probe:
                 self.felt.wrong += 1
 
     def _memory(self) -> None:
-        while not self._end.wait(_PAUSE_S):
+        while not self._end.wait(self._pause_s):
             self.felt.resident_peak = max(self.felt.resident_peak, resident_bytes(self._pid))
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -110,10 +111,10 @@ class Probe:
 
 
 @contextmanager
-def probing(address: str, pid: int) -> Iterator[Felt]:
-    """Probe inside the block; what is yielded is filled when it has been left."""
+def probing(address: str, pid: int, *, pause_s: float = PAUSE_S) -> Iterator[Felt]:
+    """Probe inside the block, with this pause between two questions; what is yielded is filled when it has been left."""
     felt = Felt()
-    command = [sys.executable, "-m", "tests.attack.probe", address, str(pid)]
+    command = [sys.executable, "-m", "tests.attack.probe", address, str(pid), f"--pause={pause_s}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -132,8 +133,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.attack.probe", description=__doc__)
     parser.add_argument("address", metavar="HOST:PORT")
     parser.add_argument("pid", type=int)
+    parser.add_argument("--pause", metavar="SECONDS", type=float, default=PAUSE_S)
     arguments = parser.parse_args()
-    probe = Probe(arguments.address, arguments.pid)
+    probe = Probe(arguments.address, arguments.pid, arguments.pause)
     probe.run()
     json.dump(asdict(probe.felt), sys.stdout)
     return 0

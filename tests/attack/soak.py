@@ -27,7 +27,7 @@ from tests.e2e.repositories import AFFINE_CONFIG, ModelFolder
 from tests.e2e.server import ServerProcess, child_processes, is_template
 
 from .arena import Arena
-from .probe import probing
+from .probe import PAUSE_S, probing
 
 _FACTORS = (2.0, 3.0)
 _STEP_S = 1.0
@@ -84,8 +84,8 @@ def _private(pid: int) -> int:
     return (int(resident) - int(shared)) * _PAGE
 
 
-def soak(folder: Path, *, seconds: float, frontends: int) -> bool:
-    """Returns True if it held."""
+def soak(folder: Path, *, seconds: float, frontends: int, pause_s: float) -> bool:
+    """Returns True if it held. Each client waits `pause_s` between two requests."""
     write_models(folder / "models")
     small = folder / "small"
     small.mkdir()
@@ -102,7 +102,10 @@ def soak(folder: Path, *, seconds: float, frontends: int) -> bool:
     memory, pid = Memory(), server.process.pid
     inside = Path(f"/proc/{pid}/root{small}")
     try:
-        with probing(server.http, pid) as felt, loading(server, _FACTORS.__contains__) as load:
+        with (
+            probing(server.http, pid, pause_s=pause_s or PAUSE_S) as felt,
+            loading(server, _FACTORS.__contains__, pause_s=pause_s) as load,
+        ):
             done = _disturb(server, folder / "models", inside, load, memory, time.monotonic() + seconds)
         log = (inside / "log").read_text(errors="replace")
     finally:
@@ -174,12 +177,16 @@ def main() -> int:
     """Soak."""
     parser = argparse.ArgumentParser(prog="python -m tests.attack.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument(
+        "--requests-per-second", type=float, default=0.0, help="of each client, about; 0 (default): as many as it can"
+    )
     arguments = parser.parse_args()
+    pause_s = 1 / arguments.requests_per_second if arguments.requests_per_second else 0.0
     held = []
     for frontends in (0, 2):
         with tempfile.TemporaryDirectory(prefix="tpy-soak-", ignore_cleanup_errors=True) as folder:
             try:
-                held.append(soak(Path(folder), seconds=arguments.minutes * 30, frontends=frontends))
+                held.append(soak(Path(folder), seconds=arguments.minutes * 30, frontends=frontends, pause_s=pause_s))
             except Skipped as reason:
                 parser.error(str(reason))
     return 0 if all(held) else 1

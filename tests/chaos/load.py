@@ -244,11 +244,12 @@ def _numbers(response: Any) -> list[float]:
 
 
 class Load:
-    """The threads that ask. Each alternates between the kinds of request that it was given."""
+    """The threads that ask. Each alternates between the kinds of request that it was given, and waits `pause_s` after each."""
 
-    def __init__(self, server: ServerProcess, ledger: Ledger) -> None:
+    def __init__(self, server: ServerProcess, ledger: Ledger, pause_s: float = 0.0) -> None:
         self._server = server
         self.ledger = ledger
+        self._pause_s = pause_s
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -287,6 +288,8 @@ class Load:
                         self._stop.wait(_PAUSE_S)
                         continue
                     upcoming[place] = kind.send(answered)
+                    if self._pause_s:
+                        self._stop.wait(self._pause_s)
         except BaseException as error:
             self.ledger.mistake(f"the load itself failed: {error!r}")
             raise
@@ -295,10 +298,10 @@ class Load:
 
 
 @contextmanager
-def loading(server: ServerProcess, factors: Callable[[float], bool] = FACTOR.__eq__) -> Iterator[Load]:
+def loading(server: ServerProcess, factors: Callable[[float], bool] = FACTOR.__eq__, *, pause_s: float = 0.0) -> Iterator[Load]:
     """The usual load on all models: two HTTP connections and two gRPC channels; it has begun to be answered. Leaving it waits for
     the last answers."""
-    load = Load(server, Ledger())
+    load = Load(server, Ledger(), pause_s)
     for thread in (100, 200):
         load.over_http(usual(thread, factors))
     for thread in (300, 400):

@@ -11,6 +11,7 @@ import struct
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -383,6 +384,22 @@ def test_what_the_other_end_had_not_read_is_known() -> None:
         channel.receive()
     assert not isinstance(caught.value, Unread)
     channel.close()
+
+
+def test_a_closed_channel_keeps_no_buffer() -> None:
+    """A killed worker's channel is in a cycle of references: its memory would stay until the collector comes by."""
+    tracemalloc.start()
+    try:
+        left, right = (Channel(end) for end in socket.socketpair())
+        open_bytes, _ = tracemalloc.get_traced_memory()
+        left.close()
+        closed_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert open_bytes - closed_bytes > channel_module.RECEIVE_BYTES * 0.9
+    with pytest.raises(Closed):
+        left.receive_at_once()
+    right.close()
 
 
 def test_a_channel_is_of_one_process() -> None:

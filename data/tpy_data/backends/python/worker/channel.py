@@ -46,8 +46,7 @@ class Channel:
         self.decoder = FrameDecoder()
         self._socket = sock
         self._process = process
-        self._buffer = bytearray(RECEIVE_BYTES)
-        self._view = memoryview(self._buffer)
+        self._view = memoryview(bytearray(RECEIVE_BYTES))
         self._files: deque[int] = deque()
         self._unsent_file = -1
         self._poll = select.poll()
@@ -171,6 +170,7 @@ class Channel:
     def close(self) -> None:
         """Close the socket and files nobody took. Idempotent."""
         self._socket.close()
+        self._view = memoryview(bytearray())  # whatever still refers to the channel does not keep its buffer
         self._close_unsent_file()
         while self._files:
             os.close(self._files.popleft())
