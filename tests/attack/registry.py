@@ -35,6 +35,11 @@ def _bomb(name: str, *, field: str, megabytes: int, quick: bool = False, gzip: b
     return Attack(name, run, quick, live_ms_max=50, peak_mib_max=300)
 
 
+def _short_of_memory(name: str, *, worker: bool) -> Attack:
+    run = partial(memory.large_requests, worker=worker)
+    return Attack(name, run, live_ms_max=1000.0, kept_mib_max=1000.0, peak_mib_max=1600.0)
+
+
 BASELINE = Attack("none", faults.nothing, live_ms_max=float("inf"))
 
 ATTACKS = (
@@ -66,7 +71,8 @@ ATTACKS = (
     Attack("labels-zero", partial(repositories.special_file, device=True, warm_up=False)),
     Attack("warm-up-fifo", partial(repositories.special_file, device=False, warm_up=True)),
     Attack("warm-up-zero", partial(repositories.special_file, device=True, warm_up=True)),
-    Attack("no-memory", memory.large_requests, live_ms_max=1000.0, kept_mib_max=1000.0, peak_mib_max=1600.0),
+    _short_of_memory("no-memory", worker=False),
+    _short_of_memory("no-memory-worker", worker=True),
     Attack("no-descriptors", faults.no_descriptors),
     Attack("update-while-decoding", faults.update_while_decoding, kept_mib_max=200),
     Attack("redis-silent", partial(faults.strange_redis, poisoned=False)),

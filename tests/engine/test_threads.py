@@ -11,9 +11,11 @@ import trio
 import trio.testing
 
 from tests.engine.fakes import RecordingSink, ScriptedBackend, config, dynamic, identity, instances, request, values
+from tests.shortage import threads_cannot_start
 from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult
 from tpy.clock import SystemClock
+from tpy.errors import Unavailable
 from tpy.ids import Generation, ModelId, Version
 from tpy.state import DesiredModel, DesiredVersion, ModelStateStore
 from tpy.testing.loop_guard import LoopGuard
@@ -158,6 +160,24 @@ async def test_a_pool_has_as_many_threads_as_it_may_and_no_more() -> None:
     worker.close()
     assert most <= 3
     assert names <= {"pool-0", "pool-1", "pool-2"}
+
+
+async def test_a_worker_without_memory_for_a_thread_says_so_each_time() -> None:
+    """The second call waited for a thread that had not come to be."""
+    worker = ThreadExecutor().open_worker("w")
+    for _ in range(2):
+        with threads_cannot_start(), pytest.raises(Unavailable, match="can't start new thread"):
+            await call(worker, lambda: 1)
+    assert await call(worker, lambda: 1) == 1
+    worker.close()
+
+
+async def test_a_pool_whose_next_thread_cannot_start_goes_on_with_those_it_has() -> None:
+    worker = ThreadExecutor().open_worker("pool", threads_max=2)
+    assert await call(worker, lambda: 1) == 1
+    with threads_cannot_start():
+        assert await call(worker, lambda: 2) == 2
+    worker.close()
 
 
 def test_a_job_that_outlives_the_loop_ends_its_thread_quietly() -> None:

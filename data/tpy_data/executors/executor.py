@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeVar
 import outcome
 import trio
 
-from tpy.errors import Internal
+from tpy.errors import Internal, Unavailable
 from tpy.shared_loop import SharedLoop
 from tpy_data.exception_text import exception_text
 
@@ -104,7 +104,7 @@ class ThreadWorker:
         """The jobs that wait for one that is done elsewhere; None: none is."""
 
     def put(self, job: Job, *, anywhere: bool = False) -> None:
-        """Queue the job; never blocks."""
+        """Queue the job; never blocks. Raises Unavailable when no thread can be started for it."""
         loop = self._loop
         if loop is None:
             self._start(job)
@@ -120,8 +120,12 @@ class ThreadWorker:
     def _start(self, job: Job) -> None:
         if self._threads < self._threads_max:
             name = self._name if self._threads_max == 1 else f"{self._name}-{self._threads}"
-            self._threads += 1
-            threading.Thread(target=self._work, name=name, daemon=True).start()
+            try:
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+                self._threads += 1
+            except (RuntimeError, MemoryError) as error:  # what Python raises without memory for a stack
+                if not self._threads:
+                    raise Unavailable(f"no thread can be started: {error}") from error
         self._jobs.put(job)
 
     def run_sync_soon(self, call: Callable[[], None]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from tests.shortage import threads_cannot_start
 from tpy.backend import AfterRead
 from tpy.limits import WORKER_MESSAGES_AT_ONCE_MAX
 from tpy_data.backends.python.environment.process import WorkerProcess
@@ -260,6 +261,31 @@ def test_a_worker_that_reads_no_replies_cannot_ask_for_ever(played: Played, monk
             played.say(Kind.QUERY)
             played.connection.read()
     assert "wait for it to read them" in str(played.connection.lost)
+
+
+def test_a_worker_is_lost_when_no_thread_can_be_started_for_it(played: Played) -> None:
+    """The job stayed undone for ever, and the instance with it."""
+    played.serve()
+    done: list[bool] = []
+    with threads_cannot_start():
+        played.connection.later(lambda: done.append(True))
+    assert not played.connection.helper.is_busy
+    played.connection.read()
+    assert "can't start new thread" in str(played.connection.lost)
+    assert played.lost == 1
+    assert not done
+    played.connection.give_up()
+
+
+def test_a_message_that_needs_a_thread_loses_the_worker_when_there_is_none(played: Played) -> None:
+    played.serve()
+    loop = Loop()
+    played.connection.watch(loop)
+    played.takes_long = True
+    played.say(Kind.RESULT)
+    with threads_cannot_start():
+        assert loop.turn() is AfterRead.STOP
+    assert "can't start new thread" in str(played.connection.lost)
 
 
 class _Weak:

@@ -23,7 +23,13 @@ from tpy_data.backends.python.worker import channel as channel_module
 from tpy_data.backends.python.worker import datatypes
 from tpy_data.backends.python.worker import segments as segments_module
 from tpy_data.backends.python.worker.channel import Channel, Closed, Foreign, Unread
-from tpy_data.backends.python.worker.core.batch import INLINE_BYTES_MAX, INLINE_TOTAL_BYTES_MAX, Descriptor, Layout, read
+from tpy_data.backends.python.worker.core.batch import (
+    INLINE_BYTES_MAX,
+    INLINE_TOTAL_BYTES_MAX,
+    Descriptor,
+    Layout,
+    read,
+)
 from tpy_data.backends.python.worker.core.frames import (
     ALIGNMENT,
     DATA_BYTES_MAX,

@@ -33,14 +33,16 @@ class JobThread:
         return self._open > 0
 
     def run(self, job: Callable[[], None]) -> bool:
-        """Do this after the jobs before; nothing after `close`, which returns False. It must not raise."""
+        """Do this after the jobs before; nothing after `close`, which returns False. It must not raise. Raises RuntimeError, and
+        does nothing, when no thread can be started."""
         with self._lock:
             if self._is_closed:
                 return False
-            self._open += 1
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
+            self._open += 1
             self._jobs.put(job)
         return True
 
@@ -101,8 +103,9 @@ class ReaderThread:
             self._readers[descriptor] = reader
             self._poll.register(descriptor, select.EPOLLIN)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="python-workers", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="python-workers", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def discard(self, reader: Reader) -> None:
         """Watch it no longer; before its descriptor is closed."""

@@ -26,7 +26,7 @@ from tpy_data.backends.python.protocol.messages import (
     received,
 )
 from tpy_data.backends.python.protocol.small import are_small_texts, is_small_answer
-from tpy_data.backends.python.worker.core.batch import Layout, read
+from tpy_data.backends.python.worker.core.batch import Layout, NoMemory, read
 from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
 
 _UINT64_MAX = (1 << 64) - 1
@@ -219,11 +219,13 @@ class CallServer:
             case UnloadQuery():
                 server.unload_model(query.model, done, unload_dependents=query.dependents)
             case LoadQuery():
-                files = {each[0]: read(each, message.data, message.segment).tobytes() for each in query.files}
                 try:
+                    files = {each[0]: read(each, message.data, message.segment).tobytes() for each in query.files}
                     request = translation.load_request(query.model, query.config, files)
                 except InvalidArgument as error:
                     done(error)
+                except NoMemory as error:
+                    done(Unavailable(str(error)))
                 else:
                     server.load_model(request, done)
 

@@ -78,6 +78,8 @@ class Connection:
         self._reading = threading.Lock()
         self._is_paused = False
         self._writing = threading.Lock()
+        self._no_thread: Exception | None = None
+        """The error of a thread that was needed and could not be started."""
         self._rest: memoryview | None = None
         """Of a message that the worker has not taken in one piece."""
         self._unsent: deque[_Unsent] = deque()
@@ -150,11 +152,19 @@ class Connection:
 
     def _start_writer(self) -> None:
         """Have another thread write what the worker has not taken."""
-        self._writer.run(self._write_rest)
+        self._run(self._writer, self._write_rest)
 
     def later(self, job: Callable[[], None]) -> None:
-        """Do this in a thread, after what was left to it before."""
-        self.helper.run(partial(self._guard, job))
+        """Do this in a thread, after what was left to it before. When none can be started, the worker is lost: whoever reads sees
+        its end."""
+        self._run(self.helper, partial(self._guard, job))
+
+    def _run(self, thread: JobThread, job: Callable[[], None]) -> None:
+        try:
+            thread.run(job)
+        except (RuntimeError, MemoryError) as error:  # what Python raises without memory for a stack
+            self._no_thread = error
+            self._endpoint.channel.shut_down()
 
     def _guard(self, job: Callable[[], None]) -> None:
         try:
@@ -290,8 +300,8 @@ class Connection:
                     raise ProtocolViolation(f"unexpected {kind.name}")
                 is_small = not on_loop or len(message.header) <= HEADER_BYTES_MAX
                 if not is_small or not handler(message, on_loop):
+                    self.helper.run(partial(self._guard, partial(self._take_later, handler, message)))
                     self._is_paused = True
-                    self.later(partial(self._take_later, handler, message))
                     return False
                 if session.state is State.ENDED:  # what comes behind that is nobody's
                     return False
@@ -325,7 +335,7 @@ class Connection:
                 return
             self.is_unread = self.is_unread or (isinstance(error, Unread) and self._last is Kind.EXECUTE)
             error.__traceback__ = error.__context__ = None  # their frames hold what is shared with the worker
-            self.lost = error
+            self.lost = error if self._no_thread is None else self._no_thread
             self._session.break_off()
             self._rest = None
             for unsent in self._unsent:

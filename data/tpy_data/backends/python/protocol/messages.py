@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import msgspec
 
 from tpy.backend import ExecutionRequest, ExecutionResult
-from tpy.errors import Internal, TpyError
+from tpy.errors import Internal, TpyError, Unavailable
 from tpy.hot.codec import Result, read_result, write_batches
 from tpy.messages import InferenceResponse, Residency, Tensor
 from tpy.messages.datatypes import BY_NUMBER
 from tpy.regions import RegionArray
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
-from tpy_data.backends.python.worker.core.batch import Descriptor, Layout, read
+from tpy_data.backends.python.worker.core.batch import Descriptor, Layout, NoMemory, read
 from tpy_data.backends.python.worker.core.frames import HEADER_BYTES_MAX, JOINED_BYTES_MAX, MAGIC, VERSION, Frame, Kind
 
 RESCHEDULED_CODE = -2
@@ -213,22 +213,24 @@ def unreadable(request: ExecutionRequest) -> ExecutionResult | None:
 
 def result_of(answer: Answer, message: Frame, devices: DeviceTensors, residency: Residency | None) -> ExecutionResult:
     """The result that an answer stands for; its arrays are views, but copies of what is on a device, which stay there as the
-    request's `residency` says. Raises ProtocolViolation or msgspec.DecodeError."""
+    request's `residency` says; an error when there is no memory for them. Raises ProtocolViolation or msgspec.DecodeError."""
     if answer.code == RESCHEDULED_CODE:
         return GIVEN_BACK
     if answer.code >= 0:
         return ExecutionResult(error=translation.error_of(answer.code, answer.error))
     data, segment = message.data, message.segment
-    if any(type(each[3]) is str for each in answer.outputs):
-        try:
+    try:
+        if any(type(each[3]) is str for each in answer.outputs):
             outputs = [
                 received(each, message, devices, stays=residency is not None and residency.keeps(each[0]))
                 for each in answer.outputs
             ]
-        except TpyError as error:
-            return ExecutionResult(error=error.with_traceback(None))
-    else:
-        outputs = [translation.tensor(each[0], each[1], read(each, data, segment)) for each in answer.outputs]
+        else:
+            outputs = [translation.tensor(each[0], each[1], read(each, data, segment)) for each in answer.outputs]
+    except TpyError as error:
+        return ExecutionResult(error=error.with_traceback(None))
+    except NoMemory as error:
+        return ExecutionResult(error=Unavailable(f"the answer cannot be taken: {error}"))
     return translation.result(outputs, translation.parameters_of(answer.parameters))
 
 
@@ -237,7 +239,10 @@ def received(descriptor: Descriptor, message: Frame, devices: DeviceTensors, *, 
     if isinstance(descriptor[3], str):
         array = devices.take(descriptor, stays=stays)
     else:
-        array = read(descriptor, message.data, message.segment)
+        try:
+            array = read(descriptor, message.data, message.segment)
+        except NoMemory as error:
+            raise Unavailable(str(error)) from None
     return translation.tensor(descriptor[0], descriptor[1], array)
 
 

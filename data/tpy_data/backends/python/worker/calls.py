@@ -13,7 +13,7 @@ import numpy as np
 
 from .channel import Closed, Foreign
 from .connection import TEXT_BYTES_MAX, Connection, decode, encode
-from .core.batch import Layout
+from .core.batch import Layout, NoMemory
 from .core.frames import Frame, Kind
 from .core.windows import BYTES_MAX, RESPONSES_MAX
 from .failures import ErrorCode, TritonError, TritonModelException
@@ -167,6 +167,8 @@ class CallClient:
             tensors = [wrap(entry[0], entry[1], read(entry, message.data, message.segment)) for entry in outputs]
         except TritonModelException as unread:
             return received_response([], TritonError(str(unread)), "{}")
+        except NoMemory as unread:
+            return received_response([], TritonError(str(unread), ErrorCode.UNAVAILABLE), "{}")
         return received_response(tensors, None, parameters or "{}")
 
     def _lose(self) -> None:

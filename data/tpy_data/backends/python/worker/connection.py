@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .channel import Channel, Closed, Foreign
-from .core.batch import Array, Layout, read
+from .core.batch import Array, Layout, Segment, read
 from .core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
 from .device_buffer import DeviceBuffer
 from .device_memory import DeviceMemories
@@ -167,8 +167,8 @@ class Connection:
         """A new one, for tensors of the host and of devices. `Layout.forget` it if it is not sent."""
         return Layout(self.devices)
 
-    def read(self, descriptor: Any, data: memoryview, segment: Array | None) -> Array | DeviceBuffer:
-        """The array that a descriptor names. Raises TritonModelException for one on a device that cannot be used here."""
+    def read(self, descriptor: Any, data: memoryview, segment: Segment | None) -> Array | DeviceBuffer:
+        """The array that a descriptor names. Raises NoMemory, and TritonModelException for a device that is of no use here."""
         return self.devices.receive(descriptor) if isinstance(descriptor[3], str) else read(descriptor, data, segment)
 
     def _take_reply(self, message: Frame) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .channel import Channel
-from .core.batch import Array, Layout
+from .core.batch import Layout, Segment
 from .core.frames import Frame, Kind, ProtocolViolation, encode
 from .segments import Borrower, Lender, Loan
 
@@ -111,6 +111,7 @@ class Endpoint:
     def let_go(self) -> None:
         """Nothing is sent or received any more: what was lent is unmapped, what was borrowed as soon as nobody looks at it."""
         with self._memory:
+            self._borrower.close()
             self._lender, self._borrower = Lender(), Borrower(writable=self._writable)
 
     def _note(self, loan: Loan | None) -> bytes:
@@ -126,7 +127,7 @@ class Endpoint:
         note = self.decoder.note
         return frame if note is None else frame._replace(segment=self._take_note(note))
 
-    def _take_note(self, memory: memoryview) -> Array | None:
+    def _take_note(self, memory: memoryview) -> Segment | None:
         segment, returned, dropped = _parsed(memory)
         with self._memory:
             self._borrower.drop(dropped)

@@ -15,11 +15,11 @@ from . import context, loader, runner
 from .calls import CallClient
 from .channel import Channel, Closed, Foreign
 from .connection import TEXT_BYTES_MAX, Connection, decode, encode
-from .core.batch import Array, Layout
+from .core.batch import Layout, NoMemory, Segment
 from .core.frames import Frame, Kind
 from .coroutines import Coroutines
 from .failures import ErrorCode, ModelFailure, TritonModelException
-from .messages import RESCHEDULED, answer_of, failed_batch, sendable
+from .messages import RESCHEDULED, answer_of, failed_batch, no_memory, sendable
 from .metrics import MetricClient
 from .missing_inputs import MissingInputs
 from .model_calls import FINALIZING, SERVING
@@ -47,13 +47,13 @@ class _Order:
 
     __slots__ = ("_data", "_segment", "batches", "number")
 
-    def __init__(self, number: int, batches: list[list[Any]], data: memoryview, segment: Array | None) -> None:
+    def __init__(self, number: int, batches: list[list[Any]], data: memoryview, segment: Segment | None) -> None:
         self.number = number
         self.batches = batches
         self._data: memoryview | None = data
         self._segment = segment
 
-    def take(self, index: int) -> tuple[list[Any], memoryview, Array | None]:
+    def take(self, index: int) -> tuple[list[Any], memoryview, Segment | None]:
         """The entries of a batch, and what their tensors are in. After the last, nothing of that is kept here."""
         data, segment = self._data, self._segment
         assert data is not None
@@ -206,17 +206,19 @@ class Worker:
             try:
                 received = [self._runner.requests_of(*order.take(index), self._outputs, self._connection.read)]
             except TritonModelException as error:
-                self._refuse(number, entries, str(error))
+                self._refuse(number, entries, sendable(str(error)))
+            except NoMemory as error:
+                self._refuse(number, entries, no_memory(f"the inputs cannot be taken: {error}"))
             else:
                 execute = self._execute_decoupled if self._decoupled else self._execute_batch
                 execute(number, entries, received.pop())  # which alone holds them, and lets go before it answers
             number += 1
 
-    def _refuse(self, number: int, entries: list[Any], text: str) -> None:
+    def _refuse(self, number: int, entries: list[Any], failure: str | dict[str, Any]) -> None:
         """The tensors of a batch cannot be used here."""
         now_ns = time.monotonic_ns()
         self._responses.end([entry[7] for entry in entries])
-        self._send_result(number, sendable(text), Layout(), now_ns, now_ns)
+        self._send_result(number, failure, Layout(), now_ns, now_ns)
 
     def _take_token(self) -> bool:
         try:
@@ -350,7 +352,7 @@ class Worker:
             self._connection.send(Kind.RESULT, number, f"{head}{text}]", layout)
         except OSError as error:
             layout.forget()
-            text = encode(f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}")
+            text = encode(no_memory(f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}"))
             self._connection.send(Kind.RESULT, number, f"{head}{text}]")
 
     def query_cancelled(self, batch: int, index: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .core.batch import Array, Layout
+from .core.batch import Layout, Segment
 from .failures import ErrorCode, ModelFailure, unsendable
 from .request import InferenceRequest, received
 from .response import InferenceResponse
@@ -30,13 +30,18 @@ def failed_batch(failure: ModelFailure) -> str | dict[str, Any]:
     return text if failure.code == ErrorCode.INTERNAL else {"code": int(failure.code), "text": text}
 
 
+def no_memory(text: str) -> dict[str, Any]:
+    """In place of the answers of a batch that there is no memory for."""
+    return {"code": int(ErrorCode.UNAVAILABLE), "text": text}
+
+
 def sendable(text: str) -> str:
     """Text that JSON can carry: half characters, as undecodable file names have them, become question marks."""
     return text.encode("utf-8", "replace").decode()
 
 
 def requests_of(
-    entries: Sequence[Any], data: memoryview, segment: Array | None, outputs: frozenset[str], read: Read
+    entries: Sequence[Any], data: memoryview, segment: Segment | None, outputs: frozenset[str], read: Read
 ) -> list[InferenceRequest]:
     """The requests of an EXECUTE. `outputs` are the model's, for those that name none. Raises as `read`."""
     requests = []

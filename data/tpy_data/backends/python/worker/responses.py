@@ -14,6 +14,7 @@ from .connection import TEXT_BYTES_MAX, Connection, decode, encode
 from .core.batch import Layout
 from .core.frames import Frame, Kind
 from .core.windows import Window
+from .failures import ErrorCode
 from .messages import answer_of, failed_answer
 from .response import InferenceResponse
 from .response_sender import DROPPED, SingleAnswer, StreamedAnswer
@@ -141,7 +142,8 @@ class Responses:
                 self._connection.send(Kind.RESPONSE, number, f"{head}{text}]", layout)
             except OSError as error:
                 layout.forget()
-                text = encode(failed_answer(f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}"))
+                text = f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}"
+                text = encode(failed_answer(text, int(ErrorCode.UNAVAILABLE)))
                 self._connection.send(Kind.RESPONSE, number, f"{head}{text}]")
 
     def _wait_room(self, flow: Flow, size: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from .auto_complete import ModelConfig
-from .core.batch import Array, Layout
+from .core.batch import Layout, Segment
 from .failure_log import FailureLog
 from .failures import ModelFailure, describe
 from .loader import ModelSource, load_class
@@ -41,7 +41,7 @@ class Runner(Protocol[RequestT, ResponseT]):
     def is_ready(self, run_coroutine: RunCoroutine) -> bool: ...
 
     def requests_of(
-        self, entries: Sequence[Any], data: memoryview, segment: Array | None, outputs: frozenset[str], read: Read
+        self, entries: Sequence[Any], data: memoryview, segment: Segment | None, outputs: frozenset[str], read: Read
     ) -> list[RequestT]: ...
 
     def answer_of(self, response: ResponseT, wanted: Sequence[str] | None, layout: Layout) -> list[Any]: ...

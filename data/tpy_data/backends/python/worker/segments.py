@@ -9,6 +9,7 @@ Segments cannot shrink (sealed): a broken or hostile peer cannot make a read of 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .core.batch import Array, Placed
+from .core.batch import Array, NoMemory, Placed, Segment
 from .core.frames import ProtocolViolation
 
 # linux/fcntl.h; the fcntl module names them since Python 3.9 only on some builds.
@@ -180,25 +181,38 @@ class Borrower:
     def __init__(self, *, writable: bool) -> None:
         self._protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self._mapped: dict[int, Array] = {}
+        self._unmapped: dict[int, int] = {}
+        """The files of those for which there was no memory."""
         self.released: deque[int] = deque()
         """Those for `take_released`."""
 
-    def borrow(self, number: int, size: int, descriptor: int | None) -> Array:
-        """The segment as flat uint8; it counts as in use until the returned array and all its views are gone.
+    def borrow(self, number: int, size: int, descriptor: int | None) -> Segment:
+        """The segment as flat uint8; it counts as in use until the returned array and all its views are gone. NoMemory when it
+        cannot be mapped now: it is not in use, and the next message with it tries again.
 
-        `descriptor` is the file that came with the message, None for a segment that is known; it is closed here. Raises
+        `descriptor` is the file that came with the message, None for a segment that is known; it is the borrower's. Raises
         ProtocolViolation when the segment is not what the message says.
         """
         whole = self._mapped.get(number)
+        if descriptor is not None and (whole is not None or number in self._unmapped):
+            os.close(descriptor)
+            raise ProtocolViolation(f"segment {number} was sent twice")
+        if descriptor is None:
+            descriptor = self._unmapped.pop(number, None)
         if descriptor is not None:
+            keeps = False
             try:
-                if whole is not None:
-                    raise ProtocolViolation(f"segment {number} was sent twice")
-                if len(self._mapped) >= BORROWED_SEGMENTS_MAX:
+                if len(self._mapped) + len(self._unmapped) >= BORROWED_SEGMENTS_MAX:
                     raise ProtocolViolation(f"more than {BORROWED_SEGMENTS_MAX} segments were sent, and none forgotten")
                 whole = map_sealed(number, size, descriptor, self._protection)
+            except NoMemory as error:
+                keeps = True
+                self._unmapped[number] = descriptor
+                self.released.append(number)
+                return NoMemory(str(error))
             finally:
-                os.close(descriptor)
+                if not keeps:
+                    os.close(descriptor)
             self._mapped[number] = whole
         if whole is None or whole.size != size:
             raise ProtocolViolation(f"segment {number} of {size} bytes is not known")
@@ -208,6 +222,13 @@ class Borrower:
         """The peer will not use these any more."""
         for number in numbers:
             self._mapped.pop(number, None)
+            descriptor = self._unmapped.pop(number, None)
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def close(self) -> None:
+        """Close the files. Segments are unmapped when nobody looks at them."""
+        self.drop(list(self._unmapped))
 
     def take_released(self) -> list[int]:
         """Segments that nobody here looks at any more; to be said in the next message."""
@@ -218,7 +239,8 @@ class Borrower:
 
 
 def map_sealed(number: int, size: int, descriptor: int, protection: int) -> np.ndarray[Any, Any]:
-    """A peer's file as flat uint8. Raises ProtocolViolation when it is not memory of this size that cannot shrink."""
+    """A peer's file as flat uint8. Raises ProtocolViolation when it is not memory of this size that cannot shrink, NoMemory when
+    there is no address space for it."""
     if not 0 < size <= SEGMENT_BYTES_MAX:
         raise ProtocolViolation(f"segment {number} is said to have {size} bytes")
     try:
@@ -230,5 +252,7 @@ def map_sealed(number: int, size: int, descriptor: int, protection: int) -> np.n
     try:
         memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, protection)
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise NoMemory(f"no address space for {size} bytes of shared memory: {error}") from None
         raise ProtocolViolation(f"segment {number} of {size} bytes cannot be mapped: {error}") from None
     return np.frombuffer(memory, np.uint8)

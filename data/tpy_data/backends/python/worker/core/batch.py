@@ -19,6 +19,15 @@ from .frames import ALIGNMENT, DATA_BYTES_MAX, Buffer, ProtocolViolation
 Array = np.ndarray[Any, Any]
 Descriptor = tuple[str, int, tuple[int, ...], int | str, int, int]
 
+
+class NoMemory(Exception):
+    """Tensors that a peer sent need more memory, or address space, than there is now. Also stands for the segment of a
+    message, if that is so of the segment."""
+
+
+Segment = Array | NoMemory
+
+
 INLINE_BYTES_MAX = 64 * 1024
 """Per tensor. Measured round trips, in and out, in the frame / in a segment: 48 KiB 118 / 134 us, 64 KiB 124 / 135 us, 120 KiB
 142 / 141 us."""
@@ -131,10 +140,10 @@ def _flat(array: Array) -> memoryview:
 assert INLINE_TOTAL_BYTES_MAX + ALIGNMENT <= DATA_BYTES_MAX
 
 
-def read(descriptor: Descriptor, data: memoryview, segment: Array | None) -> Array:
+def read(descriptor: Descriptor, data: memoryview, segment: Segment | None) -> Array:
     """The array that a descriptor names: a view, except for BYTES. `segment` is the message's segment as flat uint8.
 
-    BYTES gives an object array of bytes, BF16 uint16. Raises ProtocolViolation for anything that does not add up.
+    BYTES gives an object array of bytes, BF16 uint16. Raises ProtocolViolation for anything that does not add up, NoMemory.
     """
     name, number, shape, where, offset, size = descriptor
     if len(shape) > RANK_MAX or (shape and min(shape) < 0):
@@ -144,6 +153,8 @@ def read(descriptor: Descriptor, data: memoryview, segment: Array | None) -> Arr
     if where == 0:
         source = data
     elif where == 1 and segment is not None:
+        if isinstance(segment, NoMemory):
+            raise NoMemory(str(segment))
         source = segment
     else:
         raise ProtocolViolation(f"tensor '{name}' lies in a segment that was not sent")
@@ -152,8 +163,10 @@ def read(descriptor: Descriptor, data: memoryview, segment: Array | None) -> Arr
     if number == datatypes.BYTES:
         try:
             return datatypes.deserialize(source[offset : offset + size], count).reshape(shape)
-        except (ValueError, MemoryError) as error:
+        except ValueError as error:
             raise ProtocolViolation(f"tensor '{name}': {error}") from None
+        except MemoryError:
+            raise NoMemory(f"no memory for the {count} strings of tensor '{name}'") from None
     dtype = datatypes.STORAGE_OF_NUMBER.get(number)
     if dtype is None or count * dtype.itemsize != size:
         raise ProtocolViolation(f"tensor '{name}' of type {number} and shape {list(shape)} has {size} bytes")

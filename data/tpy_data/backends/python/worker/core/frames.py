@@ -94,7 +94,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 class Frame(NamedTuple):
     """A received frame. `header` is JSON text in UTF-8, `data` starts at an address that is a multiple of ALIGNMENT. `segment`
-    is the shared memory (flat uint8) that the rest of its tensors lie in, once that is there."""
+    is the shared memory (flat uint8) that the rest of its tensors lie in, once that is there, or why it cannot be had."""
 
     kind: Kind
     stream: int

@@ -16,7 +16,7 @@ from tpy.messages import DataType, ParameterValue, SequencePosition, Tensor
 from tpy.messages.datatypes import BY_NUMBER
 
 from .. import messages
-from ..core.batch import Array, Layout
+from ..core.batch import Layout, Segment
 from ..failures import ErrorCode, TritonError, TritonModelException, unsendable
 from ..messages import Read, failed_answer, sendable
 from ..request import TRITONSERVER_REQUEST_FLAG_SEQUENCE_END, TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, Answerable
@@ -94,11 +94,11 @@ class HostedRequest(Answerable):
 
 
 def requests_of(
-    entries: Sequence[Any], data: memoryview, segment: Array | None, states: Sequence[StateSpec], read: Read, *, batches: bool
+    entries: Sequence[Any], data: memoryview, segment: Segment | None, states: Sequence[StateSpec], read: Read, *, batches: bool
 ) -> list[HostedRequest]:
     """The requests of an EXECUTE. Their arrays are read-only. Raises as `read`."""
     data = data.toreadonly()
-    if segment is not None:
+    if isinstance(segment, np.ndarray):
         segment = segment.view()
         segment.flags.writeable = False
     requests = []

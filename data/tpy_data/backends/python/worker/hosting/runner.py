@@ -28,7 +28,7 @@ from tpy_data.backends.creation import create_backend
 from tpy_data.exception_text import exception_text
 
 from .. import context
-from ..core.batch import Array
+from ..core.batch import Segment
 from ..failure_log import FailureLog
 from ..failures import ModelFailure
 from ..messages import Read
@@ -101,7 +101,7 @@ class HostedRunner:
         return self._instance.check_ready(READINESS_CHECK_S_MAX)
 
     def requests_of(
-        self, entries: Sequence[Any], data: memoryview, segment: Array | None, outputs: frozenset[str], read: Read
+        self, entries: Sequence[Any], data: memoryview, segment: Segment | None, outputs: frozenset[str], read: Read
     ) -> list[HostedRequest]:
         """As `Runner`."""
         return requests_of(entries, data, segment, self._states, read, batches=self._batches)
