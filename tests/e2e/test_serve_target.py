@@ -55,8 +55,9 @@ def test_development(repository: Path) -> None:
         return ask(server, "/v2/models/times/generate", {"X": 3.0})[1]
 
     with ServerProcess(str(repository / "times"), program=("-m", "tpy", "dev")) as server:
+        server.wait_log(rf"models are loading; the page of the server: http://{server.http}/page/\n")
+        server.wait_log(rf" info    the page of the server: http://{server.http}/page/\n\Z")  # the last line of the start
         assert json.loads(answer())["Y"] == 6.0
-        server.wait_log(rf"the page of the server: http://{server.http}/page/\n\Z")  # the last line of the start
         with urllib.request.urlopen(urllib.request.Request(f"http://{server.http}/", headers={"Accept": "text/html"})) as found:
             assert found.url == f"http://{server.http}/page/"
         model.write_text(MODEL_PY.replace("FORMULA", "x * 5"))

@@ -6,10 +6,13 @@ The nursery tree:
     +-- last ports          the metrics: served until the others have drained
         +-- ports here      on stop no new connections; those that are open get answers, and close
             +-- run_frontend_processes, which has ports in processes of their own
+
+Until they are open, `open_starting_ports` answers health checks at the same sockets.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -29,6 +32,8 @@ from tpy.limits import ANSWERS_STOP_S
 from tpy.remote import FrontendCommand, run_frontend_processes
 from tpy.services import Services
 
+_log = logging.getLogger(__name__)
+
 _MODULE = "tpy.frontend_process"
 _LAST_PORTS_STOP_S = 1.0
 
@@ -46,12 +51,48 @@ async def check_ports(options: ServerOptions) -> None:
         await check(port.address, port.port, reuse_port=port.reuse_port)
 
 
+Sockets = dict[str, list[socket.socket]]
+"""Listening sockets by the names of frontends."""
+
+
+class StartingPorts(NamedTuple):
+    """The sockets of ports that answer health checks until `stop` is set."""
+
+    sockets: Sockets
+    stop: trio.Event
+
+
+@asynccontextmanager
+async def open_starting_ports(options: ServerOptions, clock: Clock, nursery: trio.Nursery) -> AsyncIterator[StartingPorts]:
+    """Listen at the ports whose frontends answer while the server starts, and answer there, in `nursery`. The sockets are closed
+    with the block: whoever serves them afterwards listens on them, and no client is refused in between."""
+    stop = trio.Event()
+    sockets: Sockets = {}
+    addresses = {}
+    try:
+        for name, port in options.frontends.items():
+            frontend = frontends()[name]
+            starting = frontend.load_starting()
+            if starting is None:
+                continue
+            sockets[name] = await listen(port.address, port.port, reuse_port=port.reuse_port)
+            addresses[name] = address_of(sockets[name][0])
+            inherited = [each.dup() for each in sockets[name]]
+            await nursery.start(partial(starting.serve_health, port, clock, stop=stop, inherited=inherited))
+            if not options.serve_while_loading:
+                _log.info("%(name)s answers health checks at %(address)s", {"name": frontend.name, "address": addresses[name]})
+        yield StartingPorts(sockets, stop)
+    finally:
+        for name, address in addresses.items():
+            close(sockets[name], address)
+
+
 @asynccontextmanager
 async def open_ports(
-    options: ServerOptions, services: Services, clock: Clock, *, stop: trio.Event, give_up: trio.Event
+    options: ServerOptions, services: Services, clock: Clock, *, sockets: Sockets, stop: trio.Event, give_up: trio.Event
 ) -> AsyncIterator[Ports]:
-    """Serve the ports for the length of the block, which begins early when `give_up` is set. To be left when `stop` is set; then
-    what is in flight is answered first."""
+    """Serve the ports, at `sockets` where they have some already, for the length of the block, which begins early when `give_up`
+    is set. To be left when `stop` is set; then what is in flight is answered first."""
     known = frontends()
     last = {name: each for name, each in options.frontends.items() if known[name].until_drained}
     others = {name: each for name, each in options.frontends.items() if name not in last}
@@ -59,40 +100,55 @@ async def open_ports(
     there = {name: each for name, each in others.items() if name not in here}
     drained = trio.Event()
     async with trio.open_nursery() as nursery:
-        addresses = await _serve(last, services, clock, drained, nursery)
-        opened = _in_processes(options, there, services, stop, give_up) if there else _here({}, services, clock, stop)
-        async with _here(here, services, clock, stop) as near, opened as ports:
+        addresses = await _serve(last, sockets, services, clock, drained, nursery)
+        opened = (
+            _in_processes(options, there, sockets, services, stop, give_up) if there else _here({}, {}, services, clock, stop)
+        )
+        async with _here(here, sockets, services, clock, stop) as near, opened as ports:
             yield ports._replace(addresses=dict(sorted({**addresses, **near.addresses, **ports.addresses}.items())))
         drained.set()
         nursery.cancel_scope.deadline = trio.current_time() + _LAST_PORTS_STOP_S
 
 
 async def _serve(
-    ports: Mapping[str, ListenOptions], services: Services, clock: Clock, stop: trio.Event, nursery: trio.Nursery
+    ports: Mapping[str, ListenOptions],
+    sockets: Sockets,
+    services: Services,
+    clock: Clock,
+    stop: trio.Event,
+    nursery: trio.Nursery,
 ) -> dict[str, BoundAddress]:
     """Serve the ports in `nursery`; returns their addresses."""
     addresses = {}
     for name, port in ports.items():
         frontend = frontends()[name]
-        addresses[frontend.name] = await nursery.start(partial(frontend.load().serve, port, services, clock, stop=stop))
+        serve = partial(frontend.load().serve, port, services, clock, stop=stop, inherited=sockets.get(name, ()))
+        addresses[frontend.name] = await nursery.start(serve)
     return addresses
 
 
 @asynccontextmanager
-async def _here(ports: Mapping[str, ListenOptions], services: Services, clock: Clock, stop: trio.Event) -> AsyncIterator[Ports]:
+async def _here(
+    ports: Mapping[str, ListenOptions], sockets: Sockets, services: Services, clock: Clock, stop: trio.Event
+) -> AsyncIterator[Ports]:
     async with trio.open_nursery() as nursery:
-        yield Ports(await _serve(ports, services, clock, stop, nursery), trio.lowlevel.checkpoint)
+        yield Ports(await _serve(ports, sockets, services, clock, stop, nursery), trio.lowlevel.checkpoint)
 
 
 @asynccontextmanager
 async def _in_processes(
-    options: ServerOptions, ports: Mapping[str, ListenOptions], services: Services, stop: trio.Event, give_up: trio.Event
+    options: ServerOptions,
+    ports: Mapping[str, ListenOptions],
+    taken: Sockets,
+    services: Services,
+    stop: trio.Event,
+    give_up: trio.Event,
 ) -> AsyncIterator[Ports]:
     """The sockets are this process's: connections wait in them while a frontend process is replaced."""
     bound: dict[str, tuple[list[socket.socket], BoundAddress]] = {}
     try:
         for name, port in ports.items():
-            sockets = await listen(port.address, port.port, reuse_port=port.reuse_port)
+            sockets = taken.get(name) or await listen(port.address, port.port, reuse_port=port.reuse_port)
             bound[name] = sockets, address_of(sockets[0])
         frontend = FrontendOptions(
             switch_interval_s=sys.getswitchinterval(),

@@ -62,6 +62,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     control: ControlOptions
     server_id: str = "triton"
     exit_on_error: bool = True
+    serve_while_loading: bool = False
     exit_timeout_s: float = 30.0
     load_threads: int = 4
     load_retries: int = 0

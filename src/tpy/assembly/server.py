@@ -1,11 +1,13 @@
 """The whole server. Its nursery tree, outermost first; it ends from the inside out:
 
     run_server
+    +-- starting ports      answer health checks until the ports are open (assembly/frontends.py)
     +-- control plane       run_control_plane: watches repositories, writes what is desired
     +-- data plane          open_data_plane: one nursery for all model versions; leaving it finishes requests and unloads
         +-- readiness       tells frontends when readiness may have changed
         +-- machine         samples CPU, memory and GPUs for the metrics
-            +-- ports       of all frontends (assembly/frontends.py)
+            +-- ports       of all frontends (assembly/frontends.py); they open when the models of the start have settled, as
+                            Triton's, or before, with --serve-while-loading
 
 A stop (Ctrl-C, SIGTERM, a failed start) sets `Stop.asked`; everything after that is leaving these blocks, under one deadline:
 what is not answered when the exit time-out is over is refused, and a moment later everything is cut off. Models serve
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import NamedTuple
@@ -26,7 +28,7 @@ import trio
 
 from tpy.assembly.announcement import failures, log_tables, started
 from tpy.assembly.diagnostics import Diagnostics
-from tpy.assembly.frontends import Ports, check_ports, open_ports
+from tpy.assembly.frontends import Ports, Sockets, check_ports, open_ports, open_starting_ports
 from tpy.assembly.metrics_page import MetricsPage
 from tpy.assembly.options import BackendOptions, ServerOptions
 from tpy.assembly.readiness import ReadinessSignal
@@ -63,6 +65,9 @@ _LOAD_FAILED = "models failed to load"
 
 Announce = Callable[[str], None]
 """Takes text that people are to see at the start on standard error, also when the log goes elsewhere."""
+
+Opened = Callable[[Mapping[str, BoundAddress]], None]
+"""Takes the addresses of the ports while the models of the start load."""
 
 
 class Running(NamedTuple):
@@ -106,11 +111,12 @@ async def run_server(
     clock: Clock | None = None,
     loop: SharedLoop | None = None,
     custom_metrics: CustomMetrics | None = None,
+    opened: Opened = lambda addresses: None,
     task_status: trio.TaskStatus[Running] = trio.TASK_STATUS_IGNORED,
 ) -> Outcome:
     """Serve until `stop` is asked. Started when the models that load at the start have settled. Raises TpyError (inside exception
     groups) when a repository cannot be read or a port not be bound. `loop` is the run that this is in, for those who share it;
-    `custom_metrics` has those of a program beside those of models.
+    `custom_metrics` has those of a program beside those of models. `opened` is called with --serve-while-loading.
     """
     send_none()
     await check_ports(options)
@@ -130,11 +136,11 @@ async def run_server(
         observers.add(recorder)
         if log_of_requests is not None:
             observers.add(log_of_requests)
-        async with trio.open_nursery() as control_nursery:
+        async with trio.open_nursery() as control_nursery, open_starting_ports(options, clock, control_nursery) as starting:
             control = await _start_control(options, store, clock, stop, control_nursery)
             if control is not None:
-                opened = _open_data_plane(options, gpus, devices, store, registry, clock, observers, loop, custom_metrics)
-                async with opened as data:
+                plane = _open_data_plane(options, gpus, devices, store, registry, clock, observers, loop, custom_metrics)
+                async with plane as data:
                     data.use_repository(control)
                     refusals = Refusals()
                     lost_lines = partial(_dropped_lines, logs, log_of_requests)
@@ -166,9 +172,22 @@ async def run_server(
                         _begin_stop(control, data, readiness, stop.reason)
                         return exit_s
 
-                    if await _wait_loaded(options, control, registry, stop, logs, announce):
-                        async with _frontends(options, services, metrics, clock, stop=closing_ports, give_up=stop.asked) as ports:
-                            await _serve(ports, services, logs, announce, stop, task_status)
+                    wait_loaded = partial(_wait_loaded, options, control, registry, stop, logs, announce)
+                    if not options.serve_while_loading:
+                        outcome = await _loaded_or_stop(wait_loaded, stop)
+                    if not stop.asked.is_set():
+                        listening = _frontends(
+                            options, services, metrics, clock, starting.sockets, stop=closing_ports, give_up=stop.asked
+                        )
+                        async with listening as ports:
+                            starting.stop.set()
+                            await _publish(ports, logs, announce, stop)
+                            if options.serve_while_loading:
+                                opened(ports.addresses)
+                                outcome = await _loaded_or_stop(wait_loaded, stop)
+                            if not stop.asked.is_set():
+                                task_status.started(Running(ports.addresses, services))
+                            await stop.asked.wait()
                             exit_s = begin_stop()
                             control_nursery.start_soon(_refuse_open_at, exit_s, data)
                             with trio.move_on_at(exit_s - SEQUENCES_STOP_RESERVE_S):
@@ -176,8 +195,6 @@ async def run_server(
                             closing_ports.set()
                         everything.deadline = max(exit_s, trio.current_time())  # all answers have left
                     else:
-                        outcome = Outcome.STOPPED if stop.asked.is_set() else Outcome.FAILED
-                        stop.ask(_LOAD_FAILED)
                         everything.deadline = begin_stop()
             control_nursery.cancel_scope.cancel()
     with trio.CancelScope(deadline=everything.deadline) as closing:
@@ -221,23 +238,14 @@ async def _start_control(
     return begun[0] if begun else None
 
 
-async def _serve(
-    ports: Ports,
-    services: Services,
-    logs: LogController,
-    announce: Announce,
-    stop: Stop,
-    task_status: trio.TaskStatus[Running],
-) -> None:
-    """Say where the ports are, and serve until the shutdown is asked for."""
+async def _publish(ports: Ports, logs: LogController, announce: Announce, stop: Stop) -> None:
+    """Wait until the ports answer, and say where they are, unless the shutdown is asked for."""
     async with _unless(stop.asked):
         await ports.publish()
         for name, address in ports.addresses.items():
             _log.info("%s", started(name, address))
             if not logs.reaches_terminal:
                 announce(started(name, address))
-        task_status.started(Running(ports.addresses, services))
-        await trio.sleep_forever()
 
 
 def _begin_stop(control: ControlPlane, data: DataPlane, readiness: ReadinessSignal, reason: str) -> None:
@@ -274,14 +282,29 @@ async def _wait_loaded(
     return True
 
 
+async def _loaded_or_stop(wait_loaded: Callable[[], Awaitable[bool]], stop: Stop) -> Outcome:
+    """Wait for the models of the start. Asks for the shutdown where the server is not to go on without some."""
+    if await wait_loaded() or stop.asked.is_set():
+        return Outcome.STOPPED
+    stop.ask(_LOAD_FAILED)
+    return Outcome.FAILED
+
+
 @asynccontextmanager
 async def _frontends(
-    options: ServerOptions, services: Services, metrics: MetricsPage, clock: Clock, *, stop: trio.Event, give_up: trio.Event
+    options: ServerOptions,
+    services: Services,
+    metrics: MetricsPage,
+    clock: Clock,
+    sockets: Sockets,
+    *,
+    stop: trio.Event,
+    give_up: trio.Event,
 ) -> AsyncIterator[Ports]:
     """The ports, and the sampling of the machine. Leaving the block waits until each port has drained."""
     async with trio.open_nursery() as sampling:
         sampling.start_soon(metrics.sample)
-        async with open_ports(options, services, clock, stop=stop, give_up=give_up) as ports:
+        async with open_ports(options, services, clock, sockets=sockets, stop=stop, give_up=give_up) as ports:
             yield ports
         sampling.cancel_scope.cancel()
 

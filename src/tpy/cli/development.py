@@ -11,14 +11,15 @@ DEFAULTS: Mapping[str, str] = {
     "repository-poll-secs": "1",
     "repository-settle-ms": "200",
     "exit-on-error": "false",
+    "serve-while-loading": "true",
     "log-format": "plain",
     "http-address": "127.0.0.1",
     "grpc-address": "127.0.0.1",
     "exit-timeout-secs": "5",
     "page-on-http": "true",
 }
-"""A change is looked for at once, a broken model is waited for, people read the log, the ports are this machine's, and the
-page is there."""
+"""A change is looked for at once, a broken model is waited for, one that loads for long holds up nothing, people read the log,
+the ports are this machine's, and the page is there."""
 
 
 def with_development_defaults(given: Mapping[str, tuple[str, ...]], environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

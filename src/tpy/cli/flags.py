@@ -32,6 +32,13 @@ FLAGS: tuple[Flag, ...] = (
     _flag("General", "exit-on-error", True, "Exit when a model fails to load at start-up. Otherwise serve the others."),
     _flag(
         "General",
+        "serve-while-loading",
+        False,
+        "Open the ports before the models of the start have loaded, an addition of tpy. Otherwise HTTP answers only health "
+        "checks until then.",
+    ),
+    _flag(
+        "General",
         "strict-readiness",
         True,
         "Report ready only when models are ready. Otherwise as soon as the server answers.",

@@ -7,7 +7,7 @@ import logging
 import os
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import trio
 
@@ -18,6 +18,7 @@ from tpy.cli.signals import notify, watch_signals
 from tpy.devices import Devices
 from tpy.devices.cuda import CudaDevice
 from tpy.errors import TpyError
+from tpy.frontends.transport import BoundAddress
 from tpy.regions import maps
 from tpy.reloading import reloaded
 from tpy.scratch import remove_abandoned
@@ -67,6 +68,7 @@ def serve(options: ServerOptions, *, development: bool = False) -> int:
 
 async def _serve(options: ServerOptions, logs: LogController, gpus: GpuInventory, devices: Devices, development: bool) -> int:
     stop = Stop()
+    ready = _Ready(shows_page=development)
     async with trio.open_nursery() as nursery:
         await nursery.start(watch_signals, stop)
         outcome = await run_server(
@@ -76,7 +78,8 @@ async def _serve(options: ServerOptions, logs: LogController, gpus: GpuInventory
             stop=stop,
             gpus=gpus,
             devices=devices,
-            task_status=_Ready(shows_page=development),
+            opened=ready.opened,
+            task_status=ready,
         )
         nursery.cancel_scope.cancel()
     return outcome.value
@@ -89,8 +92,13 @@ class _Ready:
     def __init__(self, *, shows_page: bool) -> None:
         self._shows_page = shows_page
 
+    def opened(self, addresses: Mapping[str, BoundAddress]) -> None:
+        """The ports answer, and the models load."""
+        if self._shows_page and (http := addresses.get("HTTP")) is not None:
+            _log.info("models are loading; the page of the server: http://%(address)s/page/", {"address": http})
+
     def started(self, value: Running | None = None) -> None:
-        """The ports answer."""
+        """The ports answer, and the models have loaded or failed."""
         notify("READY=1")
         http = None if value is None else value.addresses.get("HTTP")
         if self._shows_page and http is not None:

@@ -46,6 +46,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     exit_timeout_secs: int
     exit_on_error: bool
+    serve_while_loading: bool
     strict_readiness: bool
     readiness: Readiness
     log_verbose: int
@@ -120,6 +121,7 @@ def server_options(
     return ServerOptions(
         server_id=v.id,
         exit_on_error=v.exit_on_error,
+        serve_while_loading=v.serve_while_loading,
         exit_timeout_s=float(v.exit_timeout_secs),
         load_threads=v.model_load_thread_count,
         load_retries=v.model_load_retry_count,

@@ -53,12 +53,31 @@ class Implementation(Protocol):
         ...
 
 
+class Starting(Protocol):
+    """The module that answers at the port of a frontend while the server starts."""
+
+    async def serve_health(
+        self,
+        options: Any,
+        clock: Clock,
+        /,
+        *,
+        stop: trio.Event,
+        inherited: Sequence[socket.socket] = (),
+        task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Say whether the server lives and is ready, until `stop` is set; as `Implementation.serve` otherwise."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Frontend:
     """An entry of the table, which every command of tpy reads. `name` of the port in messages (`HTTP`); `service`: Triton's name
     of it, in the line with the address; `module` has the implementation and is imported when it is served; `flags` of
     `tpy serve`. `engine_only`: served by the server's own process, with --frontend-processes too. `until_drained`, too: served
     until the other ports have drained. `checks_access`: --auth-config holds there; where it does not, both are refused together.
+    `starting_module` has a `serve_health` that answers at the port until the models of the start have loaded; "": the port is
+    closed until then.
     `platform` reads the environment that a platform makes for its containers: values of flags, of any, by name; they count where
     neither the command line nor a variable of tpy's says otherwise."""
 
@@ -68,6 +87,7 @@ class Frontend:
     flags: Sequence[Flag]
     engine_only: bool = False
     until_drained: bool = False
+    starting_module: str = ""
     platform: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda environment: {}
     checks_access: bool = False
 
@@ -79,6 +99,10 @@ class Frontend:
             raise Unavailable(
                 f"the frontend '{self.name}' cannot be loaded from {self.module}: {type(error).__name__}: {error}"
             ) from error
+
+    def load_starting(self) -> Starting | None:
+        """Import what answers until the models of the start have loaded; None: nothing does."""
+        return cast("Starting", import_module(self.starting_module)) if self.starting_module else None
 
 
 @cache

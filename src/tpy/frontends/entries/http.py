@@ -58,6 +58,7 @@ FRONTEND = Frontend(
     name="HTTP",
     service="HTTPService",
     module="tpy.frontends.http.frontend",
+    starting_module="tpy.frontends.http.starting",
     flags=_FLAGS,
     checks_access=True,
 )

@@ -30,7 +30,7 @@ from tpy.frontends.http.codec.document import (
 )
 from tpy.frontends.http.codec.pieces import LongString
 from tpy.frontends.http.infer import parse_version
-from tpy.frontends.http.message import Body, HttpReply, HttpRequest, json_reply
+from tpy.frontends.http.message import Body, HttpReply, HttpRequest, health_reply, json_reply
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import IndexEntry, LoadRequest, LogSettings, ModelStatistics, TensorDescription
 from tpy.messages.statistics import Duration
@@ -38,7 +38,6 @@ from tpy.services import Services, TraceUpdates, offered
 
 Json = dict[str, object]
 
-_HEALTH_TYPE: Final = "text/plain"
 _DONE: Final = HttpReply()
 _NO_REPOSITORY_NAME: Final = "'repository_name' specification is not supported"
 _NON_OBJECT: Final = "attempt to get members for non-object"
@@ -58,17 +57,17 @@ class ControlApi:
     # Health
 
     async def live(self, request: HttpRequest) -> HttpReply:
-        return _health(self._services.repository.server_live())
+        return health_reply(self._services.repository.server_live())
 
     async def ready(self, request: HttpRequest) -> HttpReply:
-        return _health(self._services.repository.server_ready())
+        return health_reply(self._services.repository.server_ready())
 
     async def model_ready(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
         if not model:
             raise InvalidArgument("Missing model name in ModelReady request")
         if not await self._services.repository.model_ready(model, parse_version(version)):
             raise InvalidArgument("Model version not ready")
-        return _health(True)
+        return health_reply(True)
 
     # Descriptions
 
@@ -240,10 +239,6 @@ def _number(target: bytes, name: str) -> int:
     if any(re.fullmatch("[0-9]{1,18}", text) is None for text in texts):
         raise InvalidArgument(f"expected '{name}' to be a number, got '{echo(texts[-1])}'")
     return int(texts[-1]) if texts else 0
-
-
-def _health(good: bool) -> HttpReply:
-    return HttpReply(status=200 if good else 400, content_type=_HEALTH_TYPE)
 
 
 def _json(document: object) -> HttpReply:

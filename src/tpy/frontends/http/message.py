@@ -134,6 +134,11 @@ def json_reply(content: bytes, *, status: int = 200, headers: tuple[tuple[str, s
     return HttpReply(status=status, parts=(content,), content_length=len(content), headers=headers)
 
 
+def health_reply(good: bool) -> HttpReply:
+    """The answer to a question about health, without a body."""
+    return HttpReply(status=200 if good else 400, content_type="text/plain")
+
+
 def error_reply(error: TpyError, *, headers: tuple[tuple[str, str], ...] = ()) -> HttpReply:
     """The answer that reports `error`."""
     content = encode_error(error)
