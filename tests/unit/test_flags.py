@@ -10,7 +10,7 @@ import pytest
 
 from tpy.assembly import ServerOptions
 from tpy.cli import main, tritonserver
-from tpy.cli.flags import FLAG_BY_NAME, FLAGS
+from tpy.cli.flags import FLAG_BY_NAME, FLAGS, MOST_USED
 from tpy.cli.parsing import UsageError, collect, parse_value
 from tpy.cli.reference import page
 from tpy.cli.serve_options import server_options
@@ -144,6 +144,19 @@ def test_sizes_are_greater_than_nothing() -> None:
     assert parse_value(FLAG_BY_NAME["http-max-input-size"], str(2**63 - 1)) == 2**63 - 1
     with pytest.raises(UsageError, match="out of bound"):
         parse_value(FLAG_BY_NAME["http-max-input-size"], str(2**63))
+
+
+def test_what_is_used_most_comes_first_in_the_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["tpy", "dev", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    sections = re.split(r"(?m)^(\S.*):$", capsys.readouterr().out)
+    assert sections[1::2][:2] == ["Options", "Most used"]
+    listed = [re.findall(r"(?m)^  --([a-z0-9-]+)", section) for section in sections[4::2]]
+    assert listed[0] == list(MOST_USED)
+    others = [name for section in listed[1:] for name in section]
+    assert sorted(others) == sorted({flag.name for flag in FLAGS} - set(MOST_USED))
+    assert "Default: plain." in sections[4], "the default of dev"
 
 
 @pytest.mark.parametrize("command", ["tpy serve", "tritonserver"])

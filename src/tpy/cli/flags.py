@@ -383,3 +383,13 @@ FLAGS: tuple[Flag, ...] = (
 
 FLAG_BY_NAME: dict[str, Flag] = {name: flag for flag in FLAGS for name in (flag.name, *flag.aliases)}
 """Spelling, without dashes, to flag."""
+
+MOST_USED: Sequence[str] = (
+    *("model-repository", "model-control-mode", "repository-poll-secs", "load-model", "model-load-thread-count"),
+    *("exit-on-error", "serve-while-loading", "strict-readiness", "readiness", "exit-timeout-secs", "id"),
+    *("http-address", "http-port", "allow-http", "grpc-address", "grpc-port", "allow-grpc", "metrics-port", "allow-metrics"),
+    *("page-on-http", "management-address", "allow-openai", "openai-port", "auth-config", "frontend-processes"),
+    *("log-verbose", "log-format", "log-file", "access-log", "slow-request-ms", "trace-config", "metrics-config"),
+    *("backend-config", "cache-config", "request-timeout", "rate-limit", "allow-client-shm", "pinned-memory-pool-byte-size"),
+)
+"""Come first in the help."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from tpy.cli.flags import FLAG_BY_NAME, FLAGS
+from tpy.cli.flags import FLAG_BY_NAME, FLAGS, MOST_USED
 from tpy.echo import echo
 from tpy.flag import Flag, Kind, Support, Value
 from tpy.frontends.table import platform_values
@@ -137,6 +137,20 @@ class ServeCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Write out abbreviated flags first."""
         return super().parse_args(ctx, [_written_out(argument) for argument in args])
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the flags that most servers are started with first, then all others by what they are about."""
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Most used": []}
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        records = {option.name: record for option in options if (record := option.get_help_record(ctx))}
+        for name in MOST_USED:
+            sections["Most used"].append(records.pop(FLAG_BY_NAME[name].field))
+        groups = {flag.field: flag.group for flag in FLAGS}
+        for field, record in records.items():
+            sections.setdefault(groups.get(field or "", "Options"), []).append(record)
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 def _written_out(argument: str) -> str:
