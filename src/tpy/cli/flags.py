@@ -8,6 +8,8 @@ Spellings and defaults are Triton's. Every flag of Triton's is known and has a s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tpy import limits
 from tpy.flag import INT64_MAX, Flag, Support
 from tpy.flag import new_flag as _flag

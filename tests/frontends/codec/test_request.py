@@ -56,7 +56,7 @@ def test_generate_says_which_members_are_inputs() -> None:
     ("document", "hint"),
     [
         (item(["a"]), "expected a number for input 'IN0' (FP32), got \"a\" as element 0"),
-        (item([1.0, None]), "expected a number for input 'IN0' (FP32), got null as element 1"),
+        (item([1.0, None]), "expected a number for input 'IN0' (FP32), got null as element 1 (a missing value is NaN)"),
         (item([1.5], datatype="INT32"), "expected a whole number for input 'IN0' (INT32), got 1.5 as element 0"),
         (item([1], datatype="BOOL"), "expected true or false for input 'IN0' (BOOL), got 1 as element 0"),
         (item([5], datatype="BYTES"), "expected a text in quotes for input 'IN0' (BYTES), got 5 as element 0"),
@@ -100,7 +100,9 @@ def test_broken_json_is_shown_with_its_place() -> None:
     ("value", "hint"),
     [
         ([1, 2, 3], "expected 4 elements or a multiple of it for IN0 (FP32 [-1,4]), got 3"),
-        ([[1, 2, 3, 4]], "got 1, which is nested: all elements go into one list"),
+        ([[1, 2], [3, 4]], "got 2, whose nesting is not that of the shape"),
+        ([[1, 2, 3, 4], [5, 6, 7]], "got 2, whose nesting is not that of the shape"),
+        ([[1, 2, 3, 4], [5, 6, 7], [8]], "got 3, whose nesting is not that of the shape"),
     ],
 )
 def test_generate_says_how_many_elements_an_input_takes(value: Any, hint: str) -> None:
@@ -109,6 +111,46 @@ def test_generate_says_how_many_elements_an_input_takes(value: Any, hint: str) -
         parse_generate(json.dumps({"IN0": value}).encode(), description=model, version=None, received_ns=0)
     assert caught.value.message.startswith("The schema can not convert input 'IN0' to tensor with proper shape; ")
     assert caught.value.message.endswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("dims", "value", "expected"),
+    [
+        ([-1, 4], [[1, 2, 3, 4], [5, 6, 7, 8]], (2, 4)),
+        ([-1, -1], [[1, 2], [3, 4], [5, 6]], (3, 2)),
+        ([-1, 2, 2], [[1, 2], [3, 4]], (1, 2, 2)),
+        ([2, 2], [[1, 2], [3, 4]], (2, 2)),
+        ([-1, 4], [1, 2, 3, 4], (1, 4)),
+        ([-1, 3, -1], [[[1.5] * 50] * 3] * 1000, (1000, 3, 50)),
+    ],
+)
+def test_generate_takes_rows_by_their_shape(dims: list[int], value: Any, expected: tuple[int, ...]) -> None:
+    model = describe("m", {"max_batch_size": 0, "inputs": [["IN0", "FP32", dims]]})
+    body = json.dumps({"IN0": value}).encode()
+    request = parse_generate(body, description=model, version=None, received_ns=0)
+    array = request.inputs[0].array
+    assert array.shape == expected
+    assert array.reshape(-1).tolist() == np.array(value, np.float32).reshape(-1).tolist()
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "FP64"])
+@pytest.mark.parametrize("count", [3, 100_000])
+def test_null_is_a_missing_value_for_generate(datatype: str, count: int) -> None:
+    model = describe("m", {"max_batch_size": 0, "inputs": [["IN0", datatype, [-1]]]})
+    body = json.dumps({"IN0": [1.5, None, *[2.0] * (count - 2)]}).encode()
+    array = parse_generate(body, description=model, version=None, received_ns=0).inputs[0].array
+    assert np.isnan(array).tolist() == [False, True, *[False] * (count - 2)]
+    assert array.dtype == {"FP32": np.float32, "FP64": np.float64}[datatype]
+
+
+def test_null_elsewhere() -> None:
+    """Triton's texts, and for floating inputs what stands for a missing value."""
+    model = describe("m", {"max_batch_size": 0, "inputs": [["IN0", "INT32", [-1]]]})
+    with pytest.raises(InvalidArgument, match=r"got null as element 1$"):
+        parse_generate(b'{"IN0": [1, null]}', description=model, version=None, received_ns=0)
+    body = b'{"inputs": [{"name": "IN0", "datatype": "FP32", "shape": [2], "data": [1, null]}]}'
+    with pytest.raises(InvalidArgument, match=r"got null as element 1 \(a missing value is NaN\)$"):
+        parse_infer(body, header_length=None, description=MODEL, version=None, received_ns=0)
 
 
 def test_generate_takes_an_object() -> None:

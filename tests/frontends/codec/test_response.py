@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tpy.errors import ErrorCode, Internal, InvalidArgument, Unavailable, Unknown
+from tpy.frontends.bytes_tensor import object_array
 from tpy.frontends.http.codec import (
     BINARY_PLAN,
     HTTP_STATUS,
@@ -108,6 +109,16 @@ def test_parameters_that_grpc_cannot_carry_are_refused_here_too() -> None:
         for encode in (as_json, encode_generate):
             with pytest.raises(Internal, match=r"^response parameter '(big|half)' is"):
                 encode(response(parameters=parameters))
+
+
+@pytest.mark.parametrize("shape", [(), (1, 1), (2, 3), (0,), (40_000, 1), (3, 2, 20_000), (2, 20_000)])
+@pytest.mark.parametrize("kind", [np.float32, np.int64, np.object_])
+def test_generate_nests_outputs_when_it_is_asked_to(shape: tuple[int, ...], kind: type) -> None:
+    flat = np.arange(np.prod(shape, dtype=int))
+    values = flat.astype(kind).reshape(shape) if kind is not np.object_ else object_array([b"%d" % n for n in flat], shape)
+    expected = np.array([element.decode() for element in values.reshape(-1)]).reshape(shape) if kind is np.object_ else values
+    document = json.loads(b"".join(encode_generate(response(values), rows=True)))
+    assert document["OUT0"] == expected.tolist()
 
 
 def test_only_the_chosen_output_is_classified() -> None:

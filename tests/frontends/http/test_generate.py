@@ -149,3 +149,16 @@ async def test_more_than_one_response_cancels_a_generate() -> None:
         answer = await client.answer()
         assert (answer.status, answer.error[:24]) == (200, "generate expects model t")
         assert request.cancelled
+
+
+async def test_rows_come_back_as_rows_when_the_query_asks_for_them() -> None:
+    async with running(FakeServices()) as server:
+        client = await server.connect()
+        body = '{"INPUT0": [[1.5], [2.0]]}'
+        for target, expected in (("", [1.5, 2.0]), ("?rows=0", [1.5, 2.0]), ("?rows=1", [[1.5], [2.0]])):
+            answer = await client.ask(post(f"/v2/models/m/generate{target}", body))
+            assert answer.document["OUTPUT0"] == expected
+        answer = await client.ask(post("/v2/models/m/generate?rows=yes", body))
+        assert (answer.status, answer.error) == (400, "expected 'rows' to be a number, got 'yes'")
+        await client.send(post("/v2/models/m/generate_stream?rows=1", body))
+        assert b'data: {"OUTPUT0":[[1.5],[2.0]],' in await read_until(client, b"}\n\n")

@@ -6,6 +6,7 @@ import base64
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tpy.messages import DataType, ModelDescription, TensorDescription
@@ -82,6 +83,17 @@ async def test_rows(model: ModelDescription, body: object, shapes: list[tuple[in
     status, document, given = await ask("/v1/models/given:predict", body, model)
     assert (status, document) == (200, {"predictions": predictions})
     assert [array.shape for array in given] == shapes
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+@pytest.mark.parametrize("count", [2, 20_000])
+async def test_a_missing_value_is_nan(missing: float | None, count: int) -> None:
+    rows = [[1.5, missing], *[[3.0, -4.0]] * (count - 1)]
+    status, document, given = await ask("/v1/models/given:predict", {"instances": rows})
+    assert status == 200
+    assert np.isnan(given[0]).sum() == 1
+    assert np.isnan(document["predictions"][0][1]), "an answer has the literal, as those of v2"
+    assert document["predictions"][1:] == rows[1:]
 
 
 @pytest.mark.parametrize(

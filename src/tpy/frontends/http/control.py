@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Callable
 from typing import Final
 
@@ -30,7 +29,7 @@ from tpy.frontends.http.codec.document import (
 )
 from tpy.frontends.http.codec.pieces import LongString
 from tpy.frontends.http.infer import parse_version
-from tpy.frontends.http.message import Body, HttpReply, HttpRequest, health_reply, json_reply
+from tpy.frontends.http.message import Body, HttpReply, HttpRequest, health_reply, json_reply, query_number
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import IndexEntry, LoadRequest, LogSettings, ModelStatistics, TensorDescription
 from tpy.messages.statistics import Duration
@@ -171,7 +170,7 @@ class ControlApi:
 
     async def log_tail(self, request: HttpRequest) -> HttpReply:
         """The log's newest lines, those after the number `after` of the query."""
-        found = await offered(self._services.log).lines_after(_number(request.target, "after"))
+        found = await offered(self._services.log).lines_after(query_number(request.target, "after"))
         lines = [{"number": line.number, "text": line.text} for line in found]
         return json_reply(orjson.dumps({"lines": lines}), headers=(("Cache-Control", "no-store"),))
 
@@ -180,7 +179,7 @@ class ControlApi:
 
     async def recent_traces(self, request: HttpRequest) -> HttpReply:
         """The newest traced requests, those after the number `after` of the query."""
-        found = await offered(self._services.traces).recent_after(_number(request.target, "after"))
+        found = await offered(self._services.traces).recent_after(query_number(request.target, "after"))
         return json_reply(msgspec.json.encode({"traces": found}), headers=(("Cache-Control", "no-store"),))
 
     async def labels(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
@@ -230,15 +229,6 @@ class ControlApi:
         if is_heavy(body):
             return await run_in_thread(_object_of, body, limiter=self._threads)
         return _object_of(body) if required or len(body) else {}
-
-
-def _number(target: bytes, name: str) -> int:
-    """The number of this name in the query of a request target, 0 when there is none. Raises InvalidArgument."""
-    fields = [field.partition("=") for field in target.partition(b"?")[2].decode("latin-1").split("&")]
-    texts = [text for key, _, text in fields if key == name]
-    if any(re.fullmatch("[0-9]{1,18}", text) is None for text in texts):
-        raise InvalidArgument(f"expected '{name}' to be a number, got '{echo(texts[-1])}'")
-    return int(texts[-1]) if texts else 0
 
 
 def _json(document: object) -> HttpReply:

@@ -18,7 +18,7 @@ from tpy.errors import InvalidArgument, TpyError
 from tpy.frontends.access import submit
 from tpy.frontends.http import codec
 from tpy.frontends.http.infer import InferEndpoint, open_record, parse_version, unexpected_error_reply
-from tpy.frontends.http.message import HttpReply, HttpRequest, in_pieces, json_reply
+from tpy.frontends.http.message import HttpReply, HttpRequest, in_pieces, json_reply, query_number
 from tpy.frontends.threads import forget_trace, run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, held_bytes
 from tpy.messages.records import RequestRecord
@@ -146,6 +146,7 @@ class GenerateApi:
 
     async def generate(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
         """One response as one JSON object. Raises TpyError."""
+        rows = _asks_for_rows(request)
         responses = await self._begin(request, model, version)
         try:
             found: list[InferenceResponse] = []
@@ -155,29 +156,29 @@ class GenerateApi:
             responses.cancel()
         if len(found) != 1:
             return json_reply(codec.encode_error(_NOT_ONE))
-        parts = await self._in_thread_if_large(codec.encode_generate, found[0])
+        parts = await self._in_thread_if_large(partial(codec.encode_generate, rows=rows), found[0])
         return HttpReply(parts=parts, content_length=sum(map(len, parts)))
 
     async def generate_stream(self, request: HttpRequest, *, model: str, version: str | None = None) -> StreamReply:
         """Every response as an event. The first one decides the status. Raises TpyError."""
+        path, rows = request.path, _asks_for_rows(request)
         responses = await self._begin(request, model, version)
-        path = request.path
         try:
             first = await responses.wait()
             if first and first[0].refused and first[0].error is not None:
                 raise first[0].error
-            events = [await self._in_thread_if_large(partial(_event, path), response) for response in first]
+            events = [await self._in_thread_if_large(partial(_event, path, rows), response) for response in first]
         except BaseException:
             responses.cancel()
             raise
         return StreamReply(
             status=events[0].status if events else 200,
-            body=EventBody([event.data for event in events], responses, self._event_encoder(path)),
+            body=EventBody([event.data for event in events], responses, self._event_encoder(path, rows)),
         )
 
-    def _event_encoder(self, path: str) -> Callable[[InferenceResponse], Awaitable[Parts]]:
+    def _event_encoder(self, path: str, rows: bool) -> Callable[[InferenceResponse], Awaitable[Parts]]:
         async def encode(response: InferenceResponse) -> Parts:
-            return (await self._in_thread_if_large(partial(_event, path), response)).data
+            return (await self._in_thread_if_large(partial(_event, path, rows), response)).data
 
         return encode
 
@@ -220,6 +221,11 @@ class GenerateApi:
         return begun(parse())
 
 
+def _asks_for_rows(request: HttpRequest) -> bool:
+    """Returns True if outputs are to be nested as their shapes say. Raises InvalidArgument."""
+    return query_number(request.target, "rows") != 0
+
+
 class _Event(NamedTuple):
     """The JSON of one event, and the status that it has if it is the first."""
 
@@ -227,10 +233,10 @@ class _Event(NamedTuple):
     data: Sequence[bytes | memoryview]
 
 
-def _event(path: str, response: InferenceResponse) -> _Event:
+def _event(path: str, rows: bool, response: InferenceResponse) -> _Event:
     """The response, or its error, or why it cannot be written. Raises nothing."""
     try:
-        return _Event(200, codec.encode_generate(response))
+        return _Event(200, codec.encode_generate(response, rows=rows))
     except TpyError as error:
         forget_trace(error)
         return _Event(codec.HTTP_STATUS[error.code], [codec.encode_error(error)])

@@ -9,7 +9,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from tpy.errors import PermissionDenied, TooManyRequests, TpyError, Unauthenticated
+from tpy.echo import echo
+from tpy.errors import InvalidArgument, PermissionDenied, TooManyRequests, TpyError, Unauthenticated
 from tpy.frontends.access import Caller
 from tpy.frontends.http.codec import HTTP_STATUS, encode_error
 from tpy.messages.records import RequestRecord
@@ -108,6 +109,15 @@ def split_target(target: bytes) -> tuple[bytes, str]:
                 target = b"/" + target
     path = target.partition(b"?")[0].decode("latin-1")
     return target, unquote(path) if "%" in path else path
+
+
+def query_number(target: bytes, name: str) -> int:
+    """The number of this name in the query of a request target, 0 when there is none. Raises InvalidArgument."""
+    fields = [field.partition("=") for field in target.partition(b"?")[2].decode("latin-1").split("&")]
+    texts = [text for key, _, text in fields if key == name]
+    if any(re.fullmatch("[0-9]{1,18}", text) is None for text in texts):
+        raise InvalidArgument(f"expected '{name}' to be a number, got '{echo(texts[-1])}'")
+    return int(texts[-1]) if texts else 0
 
 
 def in_pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:

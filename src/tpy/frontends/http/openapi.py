@@ -72,6 +72,7 @@ def _of_a_model() -> Iterable[Operation]:
             "GenerateRequest",
             "GenerateResponse",
             errors=_EXECUTION_ERRORS,
+            query=("rows",),
         )
         yield Operation(
             "Inference",
@@ -82,6 +83,7 @@ def _of_a_model() -> Iterable[Operation]:
             "GenerateRequest",
             kind=_EVENTS,
             errors=_EXECUTION_ERRORS,
+            query=("rows",),
         )
         yield Operation("Models", "GET", model, f"Name, versions, inputs and outputs{note}", answer="ModelMetadata")
         yield Operation("Models", "GET", f"{model}/config", f"The configuration in force{note}", answer="ModelConfig")

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final
-
-import msgspec
-import orjson
+from typing import Any, Final, cast
 
 from tpy.echo import echo
-from tpy.errors import InvalidArgument, NotFound
+from tpy.errors import Internal, InvalidArgument, NotFound
 from tpy.frontends.access import ALL_ROLES
 from tpy.frontends.http.codec.document import is_heavy
 from tpy.frontends.http.codec.json_text import parse_json
+from tpy.frontends.http.codec.response import dump_json, nested
 from tpy.frontends.http.infer import InferEndpoint, infer
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, json_reply
 from tpy.frontends.threads import run_in_thread
-from tpy.limits import HTTP_V1_BODY_BYTES_MAX
+from tpy.limits import HTTP_V1_BODY_BYTES_MAX, TENSOR_DIMS_MAX
 from tpy.messages import DataType, ModelDescription, ModelState, TensorDescription
 
 _BODY: Final = 'a body is {"instances": [row, ...]} or {"inputs": {name: rows, ...}}'
@@ -80,7 +79,7 @@ _INLINE_ANSWER_BYTES_MAX: Final = 32 * 1024
 
 
 def _json(document: object, status: int = HTTPStatus.OK) -> HttpReply:
-    return json_reply(orjson.dumps(document), status=status)
+    return json_reply(dump_json(document), status=status)
 
 
 def _v2_request(body: Body, description: ModelDescription) -> bytes:
@@ -95,8 +94,8 @@ def _v2_request(body: Body, description: ModelDescription) -> bytes:
     columns = _columns(document, description)
     try:
         inputs = [_tensor(described, columns[described.name]) for described in description.inputs if described.name in columns]
-        return orjson.dumps({"inputs": inputs})
-    except (RecursionError, orjson.JSONEncodeError):
+        return dump_json({"inputs": inputs})
+    except (RecursionError, Internal):
         raise InvalidArgument("the rows are nested too deeply") from None
 
 
@@ -131,12 +130,16 @@ def _only(names: list[str]) -> str:
 def _tensor(described: TensorDescription, values: object) -> dict[str, object]:
     """The v2 input. A row of one element may stand without brackets, as may the only row of a model without batches."""
     shape = _shape_of(values)
+    if len(shape) > TENSOR_DIMS_MAX:
+        raise InvalidArgument("the rows are nested too deeply")
     if len(shape) + 1 == len(described.shape) and described.shape[-1] == _ONE_COLUMN:
         shape.append(_ONE_COLUMN)
     elif len(shape) == len(described.shape) + 1 and shape[0] == 1:
         del shape[0]
     if described.datatype is DataType.BYTES:
         values = _decoded(values, described.name)
+    elif described.datatype in (DataType.FP32, DataType.FP64):
+        values = _with_nan(values)
     data = values if type(values) is list else [values]
     return {"name": described.name, "datatype": described.datatype.value, "shape": shape, "data": data}
 
@@ -163,23 +166,19 @@ def _decoded(values: object, name: str) -> object:
     return values
 
 
-class _Output(msgspec.Struct):
-    name: str
-    shape: list[int]
-    data: list[object]
-
-
-class _Answer(msgspec.Struct):
-    outputs: list[_Output]
-
-
-_decode_answer = msgspec.json.Decoder(_Answer).decode
+def _with_nan(values: object) -> object:
+    """`values` with NaN in place of null, which is how tables write a value that is missing."""
+    if type(values) is list:
+        if type(values[0] if values else 0) is not list and None not in values:
+            return values
+        return [_with_nan(value) for value in values]
+    return math.nan if values is None else values
 
 
 def _v1_reply(reply: HttpReply) -> HttpReply:
     """The predictions: rows of the only output, or objects with a member for each; columns where outputs have no common rows."""
-    outputs = _decode_answer(b"".join(reply.parts)).outputs
-    columns = {output.name: _nested(output.data, output.shape) for output in outputs}
+    document = cast("dict[str, list[dict[str, Any]]]", parse_json(b"".join(reply.parts)))  # our own answer; it may hold NaN
+    columns = {output["name"]: nested(output["data"], output["shape"]) for output in document["outputs"]}
     counts = {len(column) if type(column) is list else -1 for column in columns.values()}
     predictions: object = columns
     if len(columns) == 1:
@@ -188,12 +187,3 @@ def _v1_reply(reply: HttpReply) -> HttpReply:
         lists = [column for column in columns.values() if type(column) is list]
         predictions = [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
     return _json({"predictions": predictions})
-
-
-def _nested(data: list[object], shape: list[int]) -> object:
-    """The flat `data` as nested lists of this shape; a scalar for no shape."""
-    if not shape:
-        return data[0]
-    for length in reversed(shape[1:]):
-        data = [data[at : at + length] for at in range(0, len(data), length)] if length else []
-    return data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -80,12 +81,12 @@ def parse_generate(
     )
 
 
-def encode_generate(response: InferenceResponse) -> list[bytes | memoryview]:
-    """The JSON object for one response, in pieces. Raises its `error` if it has one, InvalidArgument for outputs that JSON
-    cannot carry."""
+def encode_generate(response: InferenceResponse, *, rows: bool = False) -> list[bytes | memoryview]:
+    """The JSON object for one response, in pieces; with `rows` outputs are nested as their shapes say. Raises its `error` if it
+    has one, InvalidArgument for outputs that JSON cannot carry."""
     if response.error is not None:
         raise response.error
-    return generate_document(response)
+    return generate_document(response, rows=rows)
 
 
 class _Members(list[tuple[str, object]]):
@@ -139,13 +140,45 @@ def _tensor(described: TensorDescription, value: object) -> Tensor:
         data = value
     elif type(value) is LongString:
         data = [value.decode()]
-    count = count_elements(data) if isinstance(data, LongArray) else len(data)
-    shape = _shape(described, count, nested=type(data) is list and any(type(element) is list for element in data))
+    rows = _rows_shape(described, data)
+    if rows is not None:
+        shape, count = rows, prod(rows)
+    else:
+        count = count_elements(data) if isinstance(data, LongArray) else len(data)
+        shape = _shape(described, count, nested=type(data) is list and any(type(element) is list for element in data))
     if count or described.datatype in (DataType.FP16, DataType.BF16):
-        array = read_json_data(data, described.datatype, count, tensor=described.name)
+        array = read_json_data(data, described.datatype, count, tensor=described.name, null_is_nan=True)
     else:
         array = np.empty(0, described.datatype.numpy)
     return Tensor(described.name, described.datatype, array.reshape(shape))
+
+
+def _rows_shape(described: TensorDescription, data: list[Any] | LongArray) -> tuple[int, ...] | None:
+    """The shape that nested lists say themselves, where the input can have it; only the first dimension may be left out. None
+    for flat lists and others."""
+    if isinstance(data, LongArray):
+        head = data.head()
+        row: list[int] = _even_shape(head[0]) if len(head) > 1 and type(head[0]) is list else []  # an only row may be cut
+        size = prod(row)
+        shape = [count_elements(data) // size, *row] if row and size else []
+    else:
+        shape = _even_shape(data)
+    if len(shape) > 1 and len(shape) + 1 == len(described.shape) and described.shape[0] < 0:
+        shape.insert(0, 1)
+    is_nested = len(shape) > 1 and len(shape) == len(described.shape)
+    fits = is_nested and all(dim in (-1, size) for dim, size in zip(described.shape, shape, strict=True))
+    return tuple(shape) if fits else None
+
+
+def _even_shape(data: list[Any]) -> list[int]:
+    """The lengths of nested lists that are as long as their neighbours; [] for others."""
+    shape: list[int] = [len(data)]
+    while data and type(data[0]) is list:
+        if set(map(type, data)) != {list} or len(set(map(len, data))) != 1:
+            return []
+        shape.append(len(data[0]))
+        data = list(chain.from_iterable(data))
+    return shape
 
 
 def _shape(described: TensorDescription, count: int, *, nested: bool) -> tuple[int, ...]:
@@ -156,7 +189,7 @@ def _shape(described: TensorDescription, count: int, *, nested: bool) -> tuple[i
     if (fixed == 0 or count % fixed) if variable else count != fixed:
         multiple = " or a multiple of it" if variable and fixed else ""
         hint = f"expected {fixed} elements{multiple} for {tensor_text(described.name, described.datatype, described.shape)}"
-        flat = ", which is nested: all elements go into one list" if nested else ""
+        flat = ", whose nesting is not that of the shape" if nested else ""
         text = f"The schema can not convert input '{described.name}' to tensor with proper shape"
         raise InvalidArgument(with_hint(text, f"{hint}, got {count}{flat}"))
     if variable:

@@ -6,6 +6,7 @@ say what is wrong first, as Triton's reader would; that also accepts unevenly ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any, NoReturn
@@ -61,8 +62,11 @@ _FEW = 256
 """Up to so many, looking at each number costs less than having numpy look out for overflows."""
 
 
-def read_json_data(data: JsonArray, datatype: DataType, count: int, *, tensor: str) -> np.ndarray[Any, Any]:
-    """The `count` (at least 1) elements in `data` as a one-dimensional array of `datatype`. BYTES elements come as UTF-8.
+def read_json_data(
+    data: JsonArray, datatype: DataType, count: int, *, tensor: str, null_is_nan: bool = False
+) -> np.ndarray[Any, Any]:
+    """The `count` (at least 1) elements in `data` as a one-dimensional array of `datatype`. BYTES elements come as UTF-8. With
+    `null_is_nan` an FP32 or FP64 element may be null.
 
     An array is of `datatype` already. Raises InvalidArgument for elements of another type, integers and FP32 values out of the
     type's range, another number of elements, nesting deeper than JSON_DEPTH_MAX; BrokenElements for another number of BYTES ones.
@@ -77,13 +81,13 @@ def read_json_data(data: JsonArray, datatype: DataType, count: int, *, tensor: s
         _check_count(data.size, count, datatype, tensor)
         return data
     if isinstance(data, LongArray):
-        return _read_pieces(data, datatype, count, tensor)
+        return _read_pieces(data, datatype, count, tensor, null_is_nan=null_is_nan)
     flat = _flatten(data)
     if flat is not None and len(flat) == count:
         array = _convert(flat, datatype)
         if array is not None:
             return array
-    return _read_slowly(data, datatype, count, tensor)
+    return _read_slowly(data, datatype, count, tensor, null_is_nan=null_is_nan)
 
 
 def count_elements(data: LongArray) -> int:
@@ -91,11 +95,12 @@ def count_elements(data: LongArray) -> int:
     return sum(len(_flat(piece.parse(), DataType.INVALID)) for piece in data.pieces())
 
 
-def _read_pieces(data: LongArray, datatype: DataType, count: int, tensor: str) -> np.ndarray[Any, Any]:
+def _read_pieces(data: LongArray, datatype: DataType, count: int, tensor: str, *, null_is_nan: bool) -> np.ndarray[Any, Any]:
     """As `read_json_data`: each piece becomes an array before the next one is parsed."""
     if datatype is DataType.BYTES and count > BYTES_ELEMENTS_MAX:
         raise BrokenElements(f"{count} string elements", f"at most {BYTES_ELEMENTS_MAX} are supported")
     arrays: list[np.ndarray[Any, Any]] = []
+    nan = _nan_for_null(datatype) if null_is_nan else None
     found = 0
     for piece in data.pieces():
         array = None if piece.holds_long_string else read_numbers(piece.text, datatype)
@@ -104,6 +109,8 @@ def _read_pieces(data: LongArray, datatype: DataType, count: int, tensor: str) -
             found += array.size
         else:
             flat = _flat(piece.parse(), datatype)
+            if nan is not None:
+                flat = [nan if element is None else element for element in flat]
             fitting = flat[: count - found] if found + len(flat) > count else flat
             if fitting:
                 array = _convert(fitting, datatype)
@@ -198,10 +205,18 @@ def _walk(data: list[object]) -> Iterator[object]:
             open_lists.pop()
 
 
-def _read_slowly(data: list[object], datatype: DataType, count: int, tensor: str) -> np.ndarray[Any, Any]:
+def _nan_for_null(datatype: DataType) -> float | None:
+    """Returns NaN where the type has it."""
+    return math.nan if datatype in (DataType.FP32, DataType.FP64) else None
+
+
+def _read_slowly(data: list[object], datatype: DataType, count: int, tensor: str, *, null_is_nan: bool) -> np.ndarray[Any, Any]:
     elements: list[object] = []
+    nan = _nan_for_null(datatype) if null_is_nan else None
     try:
         for element in _walk(data):
+            if element is None:
+                element = nan
             if len(elements) == count and datatype is not DataType.BYTES:
                 refuse("data", _MORE, _counts(tensor, count, "more"))
             _check_type(element, datatype, tensor, len(elements))
@@ -229,6 +244,8 @@ def _check_type(element: object, datatype: DataType, tensor: str, index: int) ->
         return
     into = f" for input '{echo(tensor)}' ({datatype.value})"
     hint = expected_text(problem, element, into=into, place=f" as element {index}")
+    if element is None and problem == NON_NUMBER:
+        hint += " (a missing value is NaN)"
     if datatype is DataType.BYTES:
         raise InvalidArgument(with_hint(f"Unable to parse JSON bytes array: {problem}", hint))
     refuse("data", problem, hint)

@@ -115,7 +115,7 @@ def encode_in_python(response: InferenceResponse, plan: OutputPlan, description:
         _require_parameters(response)
         document["parameters"] = response.parameters
     document["outputs"] = outputs
-    head: list[bytes | memoryview] = _dump_in_pieces(document) if in_pieces else [_dump(document)]
+    head: list[bytes | memoryview] = _dump_in_pieces(document) if in_pieces else [dump_json(document)]
     length = len(head[0]) if len(head) == 1 else sum(map(len, head))
     if not blobs:
         return EncodedInfer(parts=head, json_length=None, content_type=JSON_TYPE, content_length=length)
@@ -127,9 +127,9 @@ def encode_in_python(response: InferenceResponse, plan: OutputPlan, description:
     )
 
 
-def generate_document(response: InferenceResponse) -> list[bytes | memoryview]:
+def generate_document(response: InferenceResponse, *, rows: bool = False) -> list[bytes | memoryview]:
     """The JSON object of generate, in pieces: outputs by name, flat, single elements as scalars; parameters beside them. Names
-    are sorted, as Triton's."""
+    are sorted, as Triton's. With `rows` outputs are lists in lists, as their shapes say."""
     document: dict[str, object] = {"model_name": response.model_name, "model_version": str(response.model_version)}
     if response.id:
         document["id"] = response.id
@@ -139,11 +139,14 @@ def generate_document(response: InferenceResponse) -> list[bytes | memoryview]:
     for tensor in response.outputs:
         data = _json_data(tensor)
         in_pieces = in_pieces or isinstance(data, _LongData)
+        if rows:
+            document[tensor.name] = _in_rows(tensor, data)
+            continue
         if isinstance(data, _LongData):
             data = _LongData(data.tensor, data.flat, is_scalar=data.flat.size == 1)
         document[tensor.name] = data[0] if isinstance(data, list) and len(data) == 1 else data
     document = dict(sorted(document.items()))
-    return _dump_in_pieces(document) if in_pieces else [_dump(document)]
+    return _dump_in_pieces(document) if in_pieces else [dump_json(document)]
 
 
 def is_large(outputs: Sequence[Tensor]) -> bool:
@@ -155,7 +158,7 @@ def is_large(outputs: Sequence[Tensor]) -> bool:
 
 def encode_error(error: TpyError) -> bytes:
     """`{"error": "<message>"}`."""
-    return _dump({"error": error.message})
+    return dump_json({"error": error.message})
 
 
 def _require_parameters(response: InferenceResponse) -> None:
@@ -172,12 +175,35 @@ def _classified(tensor: Tensor, class_count: int, description: ModelDescription)
 
 
 class _LongData(msgspec.Struct, frozen=True):
-    """The elements of a large output, which are written in pieces."""
+    """The elements of a large output, which are written in pieces. `flat` has the tensor's shape where it is written in rows."""
 
     tensor: Tensor
     flat: np.ndarray[Any, Any]
     is_scalar: bool = False
     """The only element, which generate writes without brackets."""
+
+
+def _in_rows(tensor: Tensor, data: object) -> object:
+    """What `_json_data` gave, nested."""
+    shape = tensor.array.shape
+    match data:
+        case _LongData():
+            return _LongData(tensor, tensor.array, is_scalar=not shape)
+        case np.ndarray():
+            return data.reshape(shape)
+        case list():
+            return nested(data, shape)
+        case _:
+            return data
+
+
+def nested(data: list[Any], shape: Sequence[int]) -> object:
+    """The flat `data` as nested lists of this shape; a scalar for no shape, [] where there are no elements."""
+    if not shape:
+        return data[0]
+    for length in reversed(shape[1:]):
+        data = [data[at : at + length] for at in range(0, len(data), length)] if length else []
+    return data
 
 
 def _json_data(tensor: Tensor) -> object:
@@ -200,31 +226,46 @@ def _dump_in_pieces(document: dict[str, object]) -> list[bytes | memoryview]:
                 if isinstance(value, _LongData):
                     found.append(value)
                     holder[key] = mark
-    around = _dump(document).split(b'"%b"' % mark.encode())
+    around = dump_json(document).split(b'"%b"' % mark.encode())
     parts: list[bytes | memoryview] = [around[0]]
     for data, behind in zip(found, around[1:], strict=True):
         brackets = (b"", b"") if data.is_scalar else (b"[", b"]")
         parts.append(brackets[0])
-        if data.tensor.datatype is DataType.BYTES:
-            parts += _string_pieces(data)
-        else:
-            for start in range(0, data.flat.size, _PIECE_ELEMENTS_MAX):
-                piece = _dump(_writable(data.tensor, data.flat[start : start + _PIECE_ELEMENTS_MAX]))
-                parts.append((b"," if start else b"") + memoryview(piece)[1:-1])
+        parts += _pieces(data.tensor, data.flat)
         parts.append(brackets[1] + behind)
     return parts
 
 
-def _string_pieces(data: _LongData) -> Iterator[bytes]:
+def _pieces(tensor: Tensor, array: np.ndarray[Any, Any]) -> Iterator[bytes]:
+    """The elements as JSON with commas between them; those of rows in brackets."""
+    is_text = tensor.datatype is DataType.BYTES
+    if is_text and array.ndim < 2:
+        yield from _string_pieces(tensor, array.reshape(-1))
+        return
+    rows = max(1, _PIECE_ELEMENTS_MAX // (array.size // len(array)))
+    for start in range(0, len(array), rows):
+        piece = array[start : start + rows]
+        comma = b"," if start else b""
+        if not is_text and piece.size <= _PIECE_ELEMENTS_MAX:
+            yield comma + dump_json(_writable(tensor, piece))[1:-1]
+            continue
+        for row in piece:
+            yield comma + b"["
+            yield from _pieces(tensor, row)
+            yield b"]"
+            comma = b","
+
+
+def _string_pieces(tensor: Tensor, flat: np.ndarray[Any, Any]) -> Iterator[bytes]:
     """The elements of BYTES as JSON with commas between them: many short ones at once, a long one in pieces."""
     comma, short, size = b"", list[bytes](), 0
-    for element in data.flat.tolist():
+    for element in flat.tolist():
         if len(element) <= _PIECE_BYTES and size + len(element) <= _PIECE_BYTES and len(short) < _PIECE_ELEMENTS_MAX:
             short.append(element)
             size += len(element)
             continue
         if short:
-            yield comma + _dump(_texts(data.tensor, short))[1:-1]
+            yield comma + dump_json(_texts(tensor, short))[1:-1]
             comma = b","
         short, size = [], 0
         if len(element) <= _PIECE_BYTES:
@@ -237,11 +278,11 @@ def _string_pieces(data: _LongData) -> Iterator[bytes]:
             try:
                 text = decoder.decode(element[at : at + _PIECE_BYTES], final=at + _PIECE_BYTES >= len(element))
             except UnicodeDecodeError:
-                raise _no_text(data.tensor) from None
+                raise _no_text(tensor) from None
             yield orjson.dumps(text)[1:-1]
         yield b'"'
     if short:
-        yield comma + _dump(_texts(data.tensor, short))[1:-1]
+        yield comma + dump_json(_texts(tensor, short))[1:-1]
 
 
 def _texts(tensor: Tensor, elements: list[bytes]) -> list[str]:
@@ -270,11 +311,11 @@ def _writable(tensor: Tensor, flat: np.ndarray[Any, Any]) -> object:
             f"sending {datatype.value} data via JSON is not supported. Please use the binary data format for output"
         )
     if datatype is DataType.FP32:
-        return flat.astype(np.float64)
+        return flat.astype(np.float64, order="C")
     return np.ascontiguousarray(flat)
 
 
-def _dump(document: object) -> bytes:
+def dump_json(document: object) -> bytes:
     """The document as JSON. NaN and infinities are written as the literals NaN, Infinity and -Infinity, as Triton does."""
     try:
         text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
