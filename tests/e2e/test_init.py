@@ -159,7 +159,7 @@ def test_files_of_other_frameworks_are_copied(tmp_path: Path) -> None:
 def test_every_way_has_its_action() -> None:
     actions = {way.action for ways in WAYS.values() for way in ways.values()}
     for action in actions - {""}:
-        document = {"action": action, "source": "/nosuch/file", "target": "/nosuch/target", "inputs": []}
+        document = {"action": action, "source": "/nosuch/file", "target": "/nosuch/target", "inputs": [], "network": ""}
         assert set(convert(json.dumps(document))) & {"error", "missing"}, action
 
 
@@ -199,12 +199,59 @@ def test_a_pipeline_that_takes_the_columns_of_a_data_frame(tmp_path: Path) -> No
     (tmp_path / "joblib.py").write_text("import pickle\ndef load(path): return pickle.load(open(path, 'rb'))")
     lines = made(tmp_path, "mine", "--from", str(tmp_path / "frame.pkl"), "--as", "python")
     assert lines[-1] == "ask:    tpy infer mine 'age=[1.0]' 'sex=f'"
-    for module in ("frame", "pandas", "joblib"):
-        (tmp_path / "models" / "mine" / "1" / f"{module}.py").write_text((tmp_path / f"{module}.py").read_text())
+    copied = {path.name for path in (tmp_path / "models" / "mine" / "1").iterdir()}
+    assert copied == {"model.py", "frame.pkl", "frame.py", "pandas.py", "joblib.py"}, "with the modules that it needs"
     with ServerProcess(str(tmp_path / "models")) as server:
         request = json.loads((tmp_path / "models" / "mine" / "request.json").read_text())
         assert ask(server, "/v2/models/mine/infer", request)[0] == 200
-        assert json.loads(ask(server, "/v2/models/mine/generate", {"age": 20, "sex": "m"})[1])["label"] == 21
+        assert json.loads(ask(server, "/v2/models/mine/generate", {"age": 20, "sex": "m"})[1])["prediction"] == 21
+
+
+def test_modules_of_the_author_are_found_where_the_command_runs(tmp_path: Path) -> None:
+    """Those of a package, too; a class of the script itself cannot be found, and it is said why."""
+    work = tmp_path / "work"
+    (work / "mine").mkdir(parents=True)
+    (work / "mine" / "__init__.py").write_text("")
+    (work / "mine" / "net.py").write_text(
+        "import numpy as np\nclass Double:\n    n_features_in_ = 2\n"
+        "    def predict(self, rows): return 2 * np.asarray(rows).sum(axis=1)\n"
+    )
+    pickle = "import pickle; from mine.net import Double; pickle.dump(Double(), open('../model.pkl', 'wb'))"
+    subprocess.run([sys.executable, "-c", pickle], cwd=work, check=True)
+    command = [sys.executable, "-m", "tpy", "init", "mine", "--from", str(tmp_path / "model.pkl"), "--as", "python"]
+    subprocess.run([*command, "--repository", str(tmp_path / "models")], cwd=work, check=True, capture_output=True)
+    assert (tmp_path / "models" / "mine" / "1" / "mine" / "net.py").exists()
+    here = "import pickle\nclass Mine: pass\npickle.dump(Mine(), open('here.pkl', 'wb'))"
+    subprocess.run([sys.executable, "-c", here], cwd=tmp_path, check=True)
+    told = run_tpy(
+        "init", "other", "--from", str(tmp_path / "here.pkl"), "--as", "python", "--repository", str(tmp_path / "more")
+    )
+    assert "a class of it is of the script that made it" in told.err
+    assert "move the class into a module" in told.err
+
+
+@pytest.mark.parametrize(
+    ("files", "advice"),
+    [
+        (["MLmodel", "model.pkl"], "a model of MLflow; tpy init NAME --from {folder}/model.pkl"),
+        (["MLmodel", "python_model"], "a model of MLflow; load it with mlflow.pyfunc in a model.py"),
+        (
+            ["config.json", "model.safetensors"],
+            (
+                "a model of Hugging Face; optimum-cli export onnx --model {folder} {folder}-onnx, then tpy init NAME --from "
+                "{folder}-onnx/model.onnx; or load it with transformers in a model.py"
+            ),
+        ),
+        (["config.json", "onnx/model.onnx"], "a model of Hugging Face; tpy init NAME --from {folder}/onnx/model.onnx"),
+    ],
+)
+def test_folders_of_other_tools_lead_to_a_command(tmp_path: Path, files: list[str], advice: str) -> None:
+    folder = tmp_path / "given"
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(b"")
+    told = refused(tmp_path, "mine", "--from", str(folder))
+    assert told == f"tpy: error: --from {folder}: {advice.format(folder=folder)}\n"
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +276,7 @@ def test_scikit_learn(trained: Path, tmp_path: Path, model: str, form: Form) -> 
             assert document["label"] == "setosa"
             assert np.allclose(document["probabilities"], [1, 0, 0], atol=1e-5)
         else:
-            label = document.get("label", document.get("variable"))
+            label = document.get("prediction", document.get("variable"))
             assert abs(label) < 0.1
         rows = {"name": "X", "datatype": "FP32", "shape": [40, 4], "data": [1.0] * 160}
         assert ask(server, f"/v2/models/{model}/infer", {"inputs": [rows]})[0] == 200, "batches are larger than 4"

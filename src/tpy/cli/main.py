@@ -236,7 +236,7 @@ def demo(file: tuple[Path, ...], host: str, port: int, header: tuple[str, ...], 
 @click.option(
     "--as",
     "form",
-    type=click.Choice(["onnx", "python", "torchscript", "fil", "litert", "openvino", "tensorflow"]),
+    type=click.Choice(["onnx", "python", "torchscript", "pytorch", "fil", "litert", "openvino", "tensorflow"]),
     help="What to serve it as.",
 )
 @click.option(
@@ -249,9 +249,21 @@ def demo(file: tuple[Path, ...], host: str, port: int, header: tuple[str, ...], 
 @click.option(
     "--input", "inputs", multiple=True, metavar="NAME:TYPE:SIZES", help="An input of one row, where the file does not say it."
 )
-def init(name: str, source: Path, repository: Path, form: str | None, environment: Path | None, inputs: tuple[str, ...]) -> None:
-    """Make a model folder of a trained model: ONNX (.onnx), scikit-learn (.joblib, .pkl), PyTorch (.pt), XGBoost (.json, .ubj),
-    LightGBM (.txt), treelite (.tl), Keras (.keras), LiteRT (.tflite), OpenVINO (.xml), the folder of a SavedModel, or a model.py.
+@click.option(
+    "--class", "network", default="", metavar="FILE:CLASS", help="The network whose weights the file has: its class in net.py."
+)
+def init(
+    name: str,
+    source: Path,
+    repository: Path,
+    form: str | None,
+    environment: Path | None,
+    inputs: tuple[str, ...],
+    network: str,
+) -> None:
+    """Make a model folder of a trained model: ONNX (.onnx), scikit-learn (.joblib, .pkl), PyTorch (.pt, .pt2), XGBoost (.json,
+    .ubj), LightGBM (.txt), treelite (.tl), Keras (.keras), LiteRT (.tflite), OpenVINO (.xml), the folder of a SavedModel, or a
+    model.py.
     Loading a pickle runs code that is in it: only files that you trust."""
     from tpy.cli.init import InitRequest, create
     from tpy.cli.init.sources import Form, parse_input
@@ -263,6 +275,7 @@ def init(name: str, source: Path, repository: Path, form: str | None, environmen
         form=None if form is None else Form(form),
         inputs=[parse_input(text) for text in inputs],
         environment=environment,
+        network=network,
     )
     click.echo("\n".join(create(request)))
 

@@ -25,7 +25,11 @@ _HEAD = """# Command line
 _EXAMPLES = {
     "serve": ("tpy serve models",),
     "dev": ("tpy dev models",),
-    "init": ("tpy init iris --from model.joblib --env venv", "tpy init resnet --from model.pt --input X:FP32:3,224,224"),
+    "init": (
+        "tpy init iris --from model.joblib --env venv",
+        "tpy init resnet --from model.pt --input X:FP32:3,224,224",
+        "tpy init net --from weights.pt --class net.py:Net --input X:FP32:8",
+    ),
     "auth-key": ("tpy auth-key team-a --role infer --models 'resnet*' >> auth.toml",),
     "infer": ("tpy infer iris 'X=[5.1, 3.5, 1.4, 0.2]'", "tpy infer resnet photo.png --output label --json"),
     "perf": (

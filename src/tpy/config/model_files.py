@@ -80,7 +80,7 @@ def advice_for_file(name: str, *, folder: str) -> str:
         return f"{name} is {found.kind}, which is not served as it is; {found.advice.format(path=f'{folder}/{name}')}"
     if name.endswith(".py"):
         return f"{name} is no model; a Python model is called model.py"
-    return f"{name} is no model; expected model.onnx, model.pt or model.py, or a file that ends in .onnx or .pt"
+    return f"{name} is no model; expected model.onnx, model.pt or model.py, or a file that ends in .onnx, .pt or .pt2"
 
 
 def advice_for_folder(names: Collection[str] | None, beside: Collection[str] = (), *, folder: str) -> str:

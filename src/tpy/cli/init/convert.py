@@ -1,8 +1,9 @@
 """Converts a trained model to what the server reads. Run as a script by the interpreter of the environment that the model was
 made in, which need not have tpy: `python convert.py TASK` with a task as JSON; the last line that it prints is the result.
 
-A task has `action` (a name in ACTIONS), `source`, `target`, and `inputs`: name, type and sizes of a row of each input, where the
-model does not say. A result has `facts`, or `error` with what to do, or `missing`: packages to install.
+A task has `action` (a name in ACTIONS), `source`, `target`, `inputs`: name, type and sizes of a row of each input, where the
+model does not say, and `network`: FILE:CLASS of the network whose weights `source` has. A result has `facts`, or `error` with
+what to do, or `missing`: packages to install.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _BATCH = "batch"
+_OPEN_SIZE = 16
+"""Stands for -1 where a model is run."""
+
 _NUMPY_NAMES = {"FP16": "float16", "FP32": "float32", "FP64": "float64", "BOOL": "bool"}
 
 
@@ -55,10 +59,12 @@ class Task(NamedTuple):
     source: Path
     target: Path
     inputs: tuple[Input, ...]
+    network: str = ""
 
 
 def describe_pickle(task: Task) -> dict[str, Any]:
     """The features and labels of a model with `predict`, for a Python model that calls it."""
+    before = set(sys.modules)
     model = _unpickled(task.source)
     if not hasattr(model, "predict"):
         raise Unusable(f"it holds a {type(model).__name__}, which has no predict; write a model.py and use --from model.py")
@@ -84,6 +90,8 @@ def describe_pickle(task: Task) -> dict[str, Any]:
             "input": name,
             "columns": [list(each.as_input) for each in columns],
             "samples": _samples(columns),
+            "modules": _own_modules(before, task.source),
+            "result": "label" if probabilities is not None or hasattr(model, "classes_") else "prediction",
             "features": int(count) if name == "X" else None,
             "label": "TYPE_STRING" if label.dtype.kind in "OUS" else "TYPE_INT64" if label.dtype.kind in "iub" else "TYPE_FP64",
             "labels": list(label.shape[1:]) or [1],
@@ -91,6 +99,21 @@ def describe_pickle(task: Task) -> dict[str, Any]:
         }
     tried = "the columns that it was fitted to" if columns else "rows of numbers, nor texts"
     raise Unusable(f"its predict does not take {tried} ({'; '.join(errors)}); write a model.py, --from model.py")
+
+
+def _own_modules(before: set[str], source: Path) -> list[str]:
+    """The files and folders of the modules that the file's author wrote: they lie beside it, or where the command runs."""
+    installed = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)]
+    found = set()
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules[name.partition(".")[0]], "__file__", None)
+        path = Path(file).resolve() if file else None
+        if path is None or any(path.is_relative_to(prefix) for prefix in installed):
+            continue
+        place = path.parent if path.name == "__init__.py" else path
+        if place.parent in (source.resolve().parent, Path.cwd()):
+            found.add(str(place))
+    return sorted(found)
 
 
 def pickle_to_onnx(task: Task) -> dict[str, Any]:
@@ -192,7 +215,7 @@ def keras_to_onnx(task: Task) -> dict[str, Any]:
 def torch_to_onnx(task: Task) -> dict[str, Any]:
     """A module of PyTorch, scripted or not."""
     torch = _imported("torch", "torch")
-    module = _torch_module(torch, task.source)
+    module = _torch_module(torch, task)
     examples = _torch_examples(torch, task.inputs)
     # Of two rows: the exporter takes a size of 1 for a constant.
     names = [each.name for each in task.inputs]
@@ -220,24 +243,96 @@ def torch_to_onnx(task: Task) -> dict[str, Any]:
 def torch_to_torchscript(task: Task) -> dict[str, Any]:
     """TorchScript as it is; another module is traced."""
     torch = _imported("torch", "torch")
-    module = _torch_module(torch, task.source)
+    module = _torch_module(torch, task)
     examples = _torch_examples(torch, task.inputs)
     with torch.no_grad():
-        results = module(*examples)
+        outputs = _torch_outputs(torch, module, task.inputs)
         if isinstance(module, torch.jit.ScriptModule):
             task.target.write_bytes(task.source.read_bytes())
             how = "copied as it is"
         else:
-            torch.jit.trace(module, examples).save(str(task.target))
+            module = torch.jit.trace(module, examples)
+            module.save(str(task.target))
             how = "traced"
-    tensors = results if isinstance(results, tuple | list) else [results]
-    return {
-        "by": f"PyTorch {torch.__version__}, {how}",
-        "outputs": [{"datatype": str(each.dtype).removeprefix("torch."), "dims": list(each.shape[1:])} for each in tensors],
-    }
+    arguments = [each.name for each in module.forward.schema.arguments][1:]
+    return {"by": f"PyTorch {torch.__version__}, {how}", "outputs": outputs, "arguments": arguments}
 
 
-def _torch_module(torch: Any, source: Path) -> Any:
+def torch_program(task: Task) -> dict[str, Any]:
+    """An exported program, which says what it takes, or a package of AOTInductor, which is run to learn what it gives."""
+    torch = _imported("torch", "torch")
+    facts: dict[str, Any] = {"by": f"PyTorch {torch.__version__}, copied as it is", "outputs": None, "arguments": []}
+    try:
+        torch.export.load(str(task.source))
+    except Exception:
+        try:
+            package = torch._inductor.aoti_load_package(str(task.source))
+        except Exception as error:
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise Unusable(f"it is neither an exported program nor a package of AOTInductor: {said}") from error
+        _torch_examples(torch, task.inputs)  # raises where there are none
+        facts["outputs"] = _torch_outputs(torch, package, task.inputs)
+        facts["rows"] = 2  # it neither says nor checks how many it was compiled for
+        facts["by"] += "; it does not say for how many rows it was compiled: max_batch_size is 2"
+    task.target.write_bytes(task.source.read_bytes())
+    return facts
+
+
+def _torch_outputs(torch: Any, module: Any, inputs: tuple[Input, ...]) -> list[dict[str, Any]]:
+    """The types and sizes of a row of each result; a size that follows an open size of an input is -1."""
+    first, second = _torch_results(torch, module, inputs, _OPEN_SIZE), None
+    if any(size < 0 for each in inputs for size in each.dims):
+        try:
+            second = _torch_results(torch, module, inputs, _OPEN_SIZE + 1)
+        except Exception:
+            second = None  # it takes some sizes only
+    outputs = []
+    for at, each in enumerate(first):
+        sizes, others = list(each.shape[1:]), list((second or first)[at].shape[1:])
+        dims = [size if size == other else -1 for size, other in zip(sizes, others, strict=True)]
+        outputs.append({"datatype": str(each.dtype).removeprefix("torch."), "dims": dims})
+    return outputs
+
+
+def _torch_results(torch: Any, module: Any, inputs: tuple[Input, ...], open_size: int) -> list[Any]:
+    results = module(*_torch_examples(torch, inputs, open_size))
+    return list(results) if isinstance(results, tuple | list) else [results]
+
+
+def _torch_network(torch: Any, task: Task) -> Any:
+    """The network of --class with the weights of the file."""
+    import importlib.util
+
+    file, _, name = task.network.rpartition(":")
+    path = Path(file).resolve()
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise Unusable(f"--class {task.network}: expected FILE.py:CLASS, the file that defines the network")
+    sys.path.insert(0, str(path.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    make = getattr(module, name, None)
+    if make is None:
+        raise Unusable(f"--class {task.network}: {path.name} has no {name}")
+    try:
+        network = make()
+    except TypeError as error:
+        raise Unusable(
+            f"--class {task.network}: {error}; write a function without arguments that makes the network, and name that"
+        ) from error
+    weights = torch.load(str(task.source), map_location="cpu", weights_only=True)
+    try:
+        network.load_state_dict(weights.get("state_dict", weights))
+    except Exception as error:
+        raise Unusable(f"--class {task.network}: the weights are of another network: {' '.join(str(error).split())}") from error
+    return network.eval()
+
+
+def _torch_module(torch: Any, task: Task) -> Any:
+    if task.network:
+        return _torch_network(torch, task)
+    source = task.source
     try:
         return torch.jit.load(str(source), map_location="cpu").eval()
     except RuntimeError:
@@ -253,12 +348,12 @@ def _torch_module(torch: Any, source: Path) -> Any:
     if not isinstance(module, torch.nn.Module):
         raise Unusable(
             f"it holds {type(module).__name__}, not a network: weights alone, perhaps. Make the network, load them into it, and "
-            "save it whole: torch.jit.script(model).save('model.pt')"
+            "save it whole: torch.jit.script(model).save('model.pt'); or name its class: --class net.py:Net"
         )
     return module.eval()
 
 
-def _torch_examples(torch: Any, inputs: tuple[Input, ...]) -> tuple[Any, ...]:
+def _torch_examples(torch: Any, inputs: tuple[Input, ...], open_size: int = _OPEN_SIZE) -> tuple[Any, ...]:
     if not inputs:
         raise Unusable(
             "PyTorch's files do not say what they take: name each input with --input NAME:TYPE:SIZES of one row, such as "
@@ -266,7 +361,7 @@ def _torch_examples(torch: Any, inputs: tuple[Input, ...]) -> tuple[Any, ...]:
         )
     return tuple(
         torch.ones(
-            (2, *(16 if size < 0 else size for size in each.dims)),
+            (2, *(open_size if size < 0 else size for size in each.dims)),
             dtype=getattr(torch, _NUMPY_NAMES.get(each.datatype, each.datatype.lower())),
         )
         for each in inputs
@@ -288,7 +383,7 @@ def _onnx_type(types: Any, given: Input) -> Any:
 
 
 def _unpickled(source: Path) -> Any:
-    sys.path.insert(0, str(source.resolve().parent))
+    sys.path[:0] = [str(source.resolve().parent), str(Path.cwd())]  # a pickle needs the modules of its classes
     try:
         import joblib  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
@@ -304,6 +399,11 @@ def _unpickled(source: Path) -> Any:
         package = {"sklearn": "scikit-learn"}.get(error.name or "", error.name or "joblib").partition(".")[0]
         raise Missing(*(["joblib"] if joblib is None and package != "scikit-learn" else []), package) from error
     except Exception as error:
+        if isinstance(error, AttributeError) and "__main__" in str(error):
+            raise Unusable(
+                f"a class of it is of the script that made it ({error}): move the class into a module, import it there, and save "
+                "the model again"
+            ) from error
         if joblib is None:
             raise Missing("joblib") from error
         raise Unusable(f"it cannot be read: {type(error).__name__}: {error}") from error
@@ -328,6 +428,7 @@ ACTIONS: dict[str, Callable[[Task], dict[str, Any]]] = {
     "keras-to-onnx": keras_to_onnx,
     "torch-to-onnx": torch_to_onnx,
     "torch-to-torchscript": torch_to_torchscript,
+    "torch-program": torch_program,
 }
 
 
@@ -336,7 +437,7 @@ def run(text: str) -> dict[str, Any]:
     given = json.loads(text)
     inputs = tuple(Input(name, datatype, tuple(dims)) for name, datatype, dims in given["inputs"])
     try:
-        return {"facts": ACTIONS[given["action"]](Task(Path(given["source"]), Path(given["target"]), inputs))}
+        return {"facts": ACTIONS[given["action"]](Task(Path(given["source"]), Path(given["target"]), inputs, given["network"]))}
     except Missing as missing:
         return {"missing": list(missing.packages)}
     except Unusable as error:

@@ -21,7 +21,16 @@ from tpy.cli.init.folder import (
     sample_values,
     torch_tensors,
 )
-from tpy.cli.init.sources import Form, Way, choose, converted, forms_of, interpreter_of, is_saved_model
+from tpy.cli.init.sources import (
+    Form,
+    Way,
+    advice_for_source_folder,
+    choose,
+    converted,
+    forms_of,
+    interpreter_of,
+    is_saved_model,
+)
 from tpy.cli.parsing import UsageError
 from tpy.config import ModelConfig
 from tpy.config.known_backends import BACKEND_OF_FILE
@@ -38,7 +47,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 
 class InitRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A call of the command. `form` None: what the file is best made into. `environment` is the virtual environment that
-    the model was made in; it is converted there, and a Python model runs there."""
+    the model was made in; it is converted there, and a Python model runs there. `network`: FILE:CLASS of the network whose
+    weights the file has."""
 
     name: str
     source: Path
@@ -46,6 +56,7 @@ class InitRequest(msgspec.Struct, frozen=True, kw_only=True):
     form: Form | None = None
     inputs: Sequence[Input] = ()
     environment: Path | None = None
+    network: str = ""
 
 
 class _Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +76,10 @@ def create(request: InitRequest) -> list[str]:
     if folder.exists():
         raise UsageError(f"{folder} is there already; choose another name, or remove it")
     if request.source.is_dir() and not is_saved_model(request.source):
-        raise UsageError(f"--from {request.source}: a folder without saved_model.pb; expected a model file, or a SavedModel")
+        advice = advice_for_source_folder(request.source)
+        raise UsageError(
+            f"--from {request.source}: {advice or 'a folder without saved_model.pb; expected a model file, or a SavedModel'}"
+        )
     if not request.source.exists():
         raise UsageError(f"--from {request.source}: no such file")
     request.repository.mkdir(parents=True, exist_ok=True)
@@ -94,19 +108,23 @@ def _make(request: InitRequest, building: Path, form: Form, way: Way) -> _Made:
     if way.action == "describe-pickle":
         facts = converted(way.action, request.source, target, request.inputs, environment)
         copied = shutil.copy2(request.source, target.parent / request.source.name)
+        modules = _with_modules(facts, target.parent)
         target.write_text(model_py(facts, request.source.name), encoding="utf-8")
         given, outputs = pickle_tensors(facts)
         config = msgspec.structs.replace(config, max_batch_size=_BATCH_SIZE, input=given, output=outputs)
         done = {
             "1/model.py": "calls its predict; change it as you like",
             f"1/{Path(copied).name}": f"copied from {request.source}",
+            **modules,
         }
         return _Made(done=done, config=config, texts=_texts(facts))
     if way.action:
-        facts = converted(way.action, request.source, target, request.inputs, environment)
-        if form is Form.TORCHSCRIPT:
+        facts = converted(way.action, request.source, target, request.inputs, environment, request.network)
+        if form in (Form.TORCHSCRIPT, Form.PYTORCH) and facts["outputs"] is not None:
             given, outputs = torch_tensors(request.inputs, facts)
-            config = msgspec.structs.replace(config, max_batch_size=_BATCH_SIZE, input=given, output=outputs)
+            rows = facts.get("rows", _BATCH_SIZE)
+            assert isinstance(rows, int)
+            config = msgspec.structs.replace(config, max_batch_size=rows, input=given, output=outputs)
         return _Made(done={f"1/{way.filename}": f"made of {request.source} by {facts['by']}"}, config=config, texts=_texts(facts))
     if request.source.is_dir():
         shutil.copytree(request.source, target)
@@ -121,6 +139,20 @@ def _make(request: InitRequest, building: Path, form: Form, way: Way) -> _Made:
     return _Made(done=done, config=config)
 
 
+def _with_modules(facts: dict[str, object], folder: Path) -> dict[str, str]:
+    """Copy the modules of the author that the model needs; what was done for each."""
+    modules = facts["modules"]
+    assert isinstance(modules, list)
+    done = {}
+    for module in map(Path, modules):
+        if module.is_dir():
+            shutil.copytree(module, folder / module.name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(module, folder / module.name)
+        done[f"1/{module.name}"] = f"copied from {module}: the model needs it"
+    return done
+
+
 def _texts(facts: dict[str, object]) -> dict[str, str]:
     samples = facts.get("samples", {})
     assert isinstance(samples, dict)
@@ -132,7 +164,7 @@ def _completed(config: ModelConfig, building: Path, source: Path, forms: Collect
     that it cannot read; `forms` are those that its file can be made into."""
     if config.input:
         return config
-    registry = BackendRegistry()
+    registry = BackendRegistry(global_config={"default-max-batch-size": str(_BATCH_SIZE)})
     try:
         context = ModelContext(
             name=config.name,
@@ -151,7 +183,7 @@ def _completed(config: ModelConfig, building: Path, source: Path, forms: Collect
         raise UsageError(f"{source}: the {config.backend} backend cannot read the model: {text}{other}") from error
     finally:
         registry.close()
-    batches = found.max_batch_size > 0 and config.backend != "python"
+    batches = found.max_batch_size > 0 and config.backend not in ("python", "pytorch")  # a program may take fewer rows
     return msgspec.structs.replace(found, max_batch_size=_BATCH_SIZE) if batches else found
 
 

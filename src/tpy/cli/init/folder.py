@@ -20,7 +20,7 @@ _VARIABLE_SIZE = 1
 
 _FOR_ANY = "# Sizes are those of one row; -1 is any size."
 
-_MODEL_PY = '''"""Serves {filename}, which lies beside this file: {takes} -> label{and_probabilities}. Change it as you like."""
+_MODEL_PY = '''"""Serves {filename}, which lies beside this file: {takes} -> {result}{and_probabilities}. Change it."""
 
 from pathlib import Path
 
@@ -38,8 +38,8 @@ class TritonPythonModel:
 
     def answer(self, request):
 {read}
-        label = self.model.predict(rows){encode}
-        outputs = [pb_utils.Tensor("label", label.reshape(len(rows), {labels}))]{probabilities}
+        {result} = self.model.predict(rows){encode}
+        outputs = [pb_utils.Tensor("{result}", {result}.reshape(len(rows), {labels}))]{probabilities}
         return pb_utils.InferenceResponse(outputs)
 '''
 
@@ -71,6 +71,7 @@ def model_py(facts: Mapping[str, object], filename: str) -> str:
     return _MODEL_PY.format(
         filename=filename,
         takes=name or "a column each",
+        result=facts["result"],
         read=read,
         pandas="\nimport pandas as pd" if columns else "",
         columns=f"\n\nCOLUMNS = {json.dumps([each.name for each in columns], ensure_ascii=False)}" if columns else "",
@@ -96,20 +97,26 @@ def pickle_tensors(facts: Mapping[str, object]) -> tuple[tuple[ModelInput, ...],
     elif not given:
         given = (ModelInput(name="TEXT", data_type=DataType.BYTES, dims=(1,)),)
     label_type = {"TYPE_STRING": DataType.BYTES, "TYPE_INT64": DataType.INT64}.get(str(facts["label"]), DataType.FP64)
-    outputs = [ModelOutput(name="label", data_type=label_type, dims=_sizes(labels))]
+    outputs = [ModelOutput(name=str(facts["result"]), data_type=label_type, dims=_sizes(labels))]
     if probabilities is not None:
         outputs.append(ModelOutput(name="probabilities", data_type=DataType.FP32, dims=_sizes(probabilities)))
     return given, tuple(outputs)
 
 
 def torch_tensors(inputs: Sequence[Input], facts: Mapping[str, object]) -> tuple[tuple[ModelInput, ...], tuple[ModelOutput, ...]]:
-    """The tensors of a TorchScript model, with the names that say their place in `forward`."""
+    """The tensors of a model of PyTorch: inputs have the names of arguments of `forward` where all have, else names that say
+    their place in it."""
     words = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bool": "BOOL", "bfloat16": "BF16"}
     found = facts["outputs"]
+    arguments = facts["arguments"]
     assert isinstance(found, list)
+    assert isinstance(arguments, list)
+    named = [each.name for each in inputs] == arguments[: len(inputs)]
     given = tuple(
         ModelInput(
-            name=f"{each.name}__{at}" if "__" not in each.name else each.name, data_type=BY_WORD[each.datatype], dims=each.dims
+            name=each.name if named or "__" in each.name else f"{each.name}__{at}",
+            data_type=BY_WORD[each.datatype],
+            dims=each.dims,
         )
         for at, each in enumerate(inputs)
     )

@@ -26,6 +26,7 @@ class Form(enum.Enum):
     ONNX = "onnx"
     PYTHON = "python"
     TORCHSCRIPT = "torchscript"
+    PYTORCH = "pytorch"
     FIL = "fil"
     LITERT = "litert"
     OPENVINO = "openvino"
@@ -40,6 +41,7 @@ class Way(NamedTuple):
 
 
 _PICKLE = {Form.ONNX: Way("pickle-to-onnx", "model.onnx"), Form.PYTHON: Way("describe-pickle", "model.py")}
+_PICKLES = (".joblib", ".pkl", ".pickle")
 _TORCH = {Form.TORCHSCRIPT: Way("torch-to-torchscript", "model.pt"), Form.ONNX: Way("torch-to-onnx", "model.onnx")}
 _TO_ONNX = Way("xgboost-to-onnx", "model.onnx")
 _UBJSON = {Form.FIL: Way("", "xgboost.ubj"), Form.ONNX: _TO_ONNX}
@@ -55,6 +57,7 @@ WAYS: Mapping[str, Mapping[Form, Way]] = {
     ".pickle": _PICKLE,
     ".pt": _TORCH,
     ".pth": _TORCH,
+    ".pt2": {Form.PYTORCH: Way("torch-program", "model.pt2")},
     ".xgb": _XGBOOST,
     ".ubj": _UBJSON,
     ".bst": _XGBOOST,
@@ -137,13 +140,34 @@ def interpreter_of(environment: Path | None) -> Path:
     raise UsageError(f"--env {environment}: no virtual environment: it has no bin/python3")
 
 
-def converted(action: str, source: Path, target: Path, inputs: Sequence[Input], environment: Path | None) -> dict[str, object]:
+def advice_for_source_folder(source: Path) -> str:
+    """What to do with a folder of another tool. "" for one that says nothing."""
+    found = sorted(file for file in source.rglob("*") if file.is_file() and file.suffix.lower() in WAYS and file.suffix != ".txt")
+    models = [file for file in found if file.suffix not in (".py", ".json")]
+    step = f"tpy init NAME --from {models[0]}" if models else ""
+    if (source / "MLmodel").is_file():
+        return f"a model of MLflow; {step}" if step else "a model of MLflow; load it with mlflow.pyfunc in a model.py"
+    if (source / "config.json").is_file():
+        exported = source.with_name(f"{source.name}-onnx")
+        return (
+            f"a model of Hugging Face; {step}"
+            if models and models[0].suffix == ".onnx"
+            else f"a model of Hugging Face; optimum-cli export onnx --model {source} {exported}, then tpy init NAME --from "
+            f"{exported}/model.onnx; or load it with transformers in a model.py"
+        )
+    return ""
+
+
+def converted(
+    action: str, source: Path, target: Path, inputs: Sequence[Input], environment: Path | None, network: str = ""
+) -> dict[str, object]:
     """Run convert.py; what it found out. Raises UsageError."""
     task = {
         "action": action,
         "source": str(source.resolve()),
         "target": str(target.resolve()),
         "inputs": [list(each) for each in inputs],
+        "network": network,
     }
     python = interpreter_of(environment)
     command: list[str | Path] = [python, "-W", "ignore", _CONVERT, orjson.dumps(task).decode()]
@@ -157,7 +181,8 @@ def converted(action: str, source: Path, target: Path, inputs: Sequence[Input], 
     if result.missing:
         packages = " ".join(result.missing)
         elsewhere = "" if environment else "; or name the virtual environment that the model was made in: --env DIRECTORY"
-        raise UsageError(f"{source}: this needs {packages}: {python} -m pip install {packages}{elsewhere}")
+        own = "; or, if that is a module of yours, run tpy init where it lies" if source.suffix in _PICKLES else ""
+        raise UsageError(f"{source}: this needs {packages}: {python} -m pip install {packages}{elsewhere}{own}")
     if result.error:
         raise UsageError(f"{source}: {result.error}")
     return result.facts
