@@ -89,7 +89,6 @@ def test_an_exported_program_says_all_itself(saved: Path, tmp_path: Path) -> Non
 )
 def test_weights_need_their_network(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: str, why: str) -> None:
     monkeypatch.chdir(saved)
-    assert os.getcwd() == str(saved)
     given = ["--class", network] if network else []
     assert why in refused(tmp_path, "mine", "--from", str(saved / "weights.pt"), *IDS, *given)
 

@@ -141,7 +141,7 @@ def interpreter_of(environment: Path | None) -> Path:
 
 
 def advice_for_source_folder(source: Path) -> str:
-    """What to do with a folder of another tool. "" for one that says nothing."""
+    """Advice for a folder of another tool; "" for one that says nothing."""
     found = sorted(file for file in source.rglob("*") if file.is_file() and file.suffix.lower() in WAYS and file.suffix != ".txt")
     models = [file for file in found if file.suffix not in (".py", ".json")]
     step = f"tpy init NAME --from {models[0]}" if models else ""

@@ -184,7 +184,7 @@ class _LongData(msgspec.Struct, frozen=True):
 
 
 def _in_rows(tensor: Tensor, data: object) -> object:
-    """What `_json_data` gave, nested."""
+    """The result of `_json_data`, nested."""
     shape = tensor.array.shape
     match data:
         case _LongData():
