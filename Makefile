@@ -15,7 +15,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-backends test-clouds test-page test-containers attack attack-soak check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site wheel clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-backends test-clouds test-page test-containers attack attack-soak check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -150,6 +150,9 @@ format: $(SETUP) ## format and fix what can be fixed
 docs: $(SETUP) ## write the generated reference pages and pictures
 	$(BIN)/python -m tpy.cli.reference > docs/reference/command-line.md
 	$(BIN)/python docs/pictures
+
+man: $(SETUP) ## write manual pages of the commands to build/man/man1: man -M build/man tpy-serve
+	$(BIN)/python -m tpy.cli.man build/man/man1
 
 SITE_SETUP := $(VENV)/.tpy-site-setup
 

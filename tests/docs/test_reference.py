@@ -128,7 +128,11 @@ def test_every_command_is_described() -> None:
     assert set(sections) == set(cli.commands)
     for name, command in cli.commands.items():
         if name != "dev":  # those of serve; its own are in test_the_defaults_of_dev_are_described
-            missing = {option.opts[0] for option in command.params if f"`{option.opts[0]}`" not in sections[name]}
+            missing = {
+                option.opts[0]
+                for option in command.params
+                if not getattr(option, "hidden", False) and f"`{option.opts[0]}`" not in sections[name]
+            }
             assert not {each for each in missing if each.startswith("--")}, name
         assert f"\ntpy {name} " in sections[name], "an example"
     assert "Sentinel" not in text

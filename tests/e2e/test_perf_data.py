@@ -210,3 +210,42 @@ def test_a_file_that_does_not_fit(server: ServerProcess, tmp_path: Path, documen
     answer = refused("-u", server.http, "-m", "same", "--input-data", str(data))
     assert said in answer
     assert str(data) in answer
+
+
+def test_the_request_of_tpy_init_is_sent(measured: Measured, server: ServerProcess, tmp_path: Path) -> None:
+    """A request as /v2/models/NAME/infer takes it: each of its rows is one request."""
+    data = tmp_path / "request.json"
+    rows = {"name": "INPUT0", "datatype": "FP32", "shape": [2, 4], "data": [1, 2, 3, 4, 5, 6, 7, 8]}
+    data.write_text(json.dumps({"inputs": [rows]}))
+    inputs = sent(server, tmp_path / "profile.json", "-m", "same", "--input-data", str(data))
+    assert sorted(map(str, inputs))[0] != sorted(map(str, inputs))[-1], "both rows"
+    assert measured("-m", "same", "--input-data", str(data), "--request-count", "4", "-b", "2", grpc=True)["requests"] == 4
+    rows["shape"] = [3, 4]
+    data.write_text(json.dumps({"inputs": [rows]}))
+    assert "input INPUT0: cannot reshape array of size 8 into shape (3,4)" in refused(
+        "-m", "same", "-u", server.http, "--input-data", str(data)
+    )
+    data.write_text(json.dumps({"inputs": [{"name": "INPUT0"}]}))
+    assert "expected inputs with name, datatype, shape and data" in refused(
+        "-m", "same", "-u", server.http, "--input-data", str(data)
+    )
+
+
+def test_a_model_that_refuses_all_ends_the_run_at_the_first_window(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    write(repository, "strict", IDENTITY.replace('backend: "identity"', 'backend: "python"'))
+    (repository / "strict" / "1" / "model.py").write_text(
+        "import triton_python_backend_utils as pb\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        return [pb.InferenceResponse(error=pb.TritonError('not my data')) for _ in requests]\n"
+    )
+    with ServerProcess(repositories=[repository]) as running:
+        outcome = run_perf("-m", "strict", "-u", running.http, "-p", "200", "--concurrency", "1:2")
+        report = run_perf("-m", "strict", "-u", running.http, "--request-count", "2", "--json", "-")
+    assert outcome.code == 3
+    assert "window 2" not in outcome.err
+    assert outcome.err.splitlines()[-1].startswith("no request was answered without an error: ")
+    assert "not my data" in outcome.err
+    assert "concurrency 2" not in outcome.err.lower()
+    assert json.loads(report.out)["results"][0]["requests"] == 0, "alone on standard output"

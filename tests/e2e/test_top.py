@@ -153,3 +153,20 @@ def test_a_server_that_is_away_is_asked_again() -> None:
         lines = [process.stdout.readline() for _ in range(2)]
         process.terminate()
     assert all("no server at 127.0.0.1:9" in line for line in lines)
+
+
+def test_documents_for_scripts(server: ServerProcess) -> None:
+    with closing(post(server, "quick")) as connection:
+        assert connection.getresponse().status == 200
+    ran = tpy("top", "--json", "--interval", "0.2", "-u", server.http, "--metrics-url", server.metrics, "--sort", "name")
+    document = json.loads(ran.out)
+    assert [(row["name"], row["state"]) for row in document["models"]] == [("quick", "READY"), ("slow", "READY")]
+    assert document["seconds"] >= 0.2
+    (found,) = json.loads(tpy("explain", "quick", "--json", "-u", server.http).out)["explanations"]
+    assert found["name"] == "quick"
+    until_s = time.monotonic() + WAIT_S
+    while (ran := tpy("explain", "quick", "--request", "x", "--json", "-u", server.http)).code:
+        assert time.monotonic() < until_s, ran.err
+    trace = json.loads(ran.out)["traces"][0]
+    assert trace["request_id"] == "x"
+    assert trace["moments_ns"]["REQUEST_START"] <= trace["moments_ns"]["REQUEST_END"]

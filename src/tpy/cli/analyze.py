@@ -15,6 +15,7 @@ from tpy.cli.parsing import FiniteRange
     "--model-repository", multiple=True, metavar="DIRECTORY", type=click.Path(), help="Start a server for these models."
 )
 @click.option(
+    "-u",
     "--url",
     metavar="HOST:PORT",
     help="Use a running server in mode explicit: its HTTP address. Its models are left as they were.",
@@ -160,6 +161,7 @@ from tpy.cli.parsing import FiniteRange
 @click.option(
     "--checkpoint-directory", metavar="DIRECTORY", type=click.Path(), help="What an interrupted run goes on from, elsewhere."
 )
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document in place of the table.")
 def analyze(model: tuple[str, ...], **given: object) -> None:
     """Find the best configuration of a model under bounds of latency and memory: measures instances, batches, delays and threads
     under load, and writes a config.pbtxt. Nothing in the repository is changed. Exit status 1 when no configuration meets the

@@ -32,6 +32,7 @@ def run(models: Sequence[str], given: Mapping[str, Any], *, is_given: Callable[[
 
     options = dict(given)
     file = options.pop("config_file")
+    as_json = bool(options.pop("as_json"))
     settings = read_file(Path(str(file))) if file is not None else None
     if settings is not None:
         for warning in settings.warnings:
@@ -49,7 +50,7 @@ def run(models: Sequence[str], given: Mapping[str, Any], *, is_given: Callable[[
     signal.signal(signal.SIGTERM, lambda number, frame: _interrupt())
     code = 0
     for plan, server in runs:
-        code = _analyze(plan, server) or code
+        code = _analyze(plan, server, as_json=as_json) or code
         if code == _INTERRUPTED:
             break
     return code
@@ -104,7 +105,7 @@ def _require_writable(folder: Path, option: str = "--output") -> None:
         raise UsageError(f"{option} {folder}: {error.strerror}") from None
 
 
-def _analyze(plan: Plan, server: ServerPlan) -> int:
+def _analyze(plan: Plan, server: ServerPlan, *, as_json: bool) -> int:
     from tpy.analyze.places import Access, OwnPlace, RunningPlace
     from tpy.analyze.running import Analysis
     from tpy.analyze.server import OwnServer, ServedModels
@@ -130,24 +131,26 @@ def _analyze(plan: Plan, server: ServerPlan) -> int:
             own = OwnServer(server.repositories, server.flags, log, server.environment)
             place = OwnPlace(stack.enter_context(own))
         outcome = Analysis(plan, place, lambda line: click.echo(line, err=True)).run()
-    return _report(outcome, server.repositories)
+    return _report(outcome, server.repositories, as_json=as_json)
 
 
-def _report(outcome: Outcome, repositories: Sequence[Path]) -> int:
-    from tpy.analyze.report import comparison, table, winner, write_files
+def _report(outcome: Outcome, repositories: Sequence[Path], *, as_json: bool) -> int:
+    from tpy.analyze.report import comparison, json_text, table, winner, write_files
 
     if not outcome.rows:
         click.echo("nothing was measured", err=True)
         return _INTERRUPTED if outcome.interrupted else 1
-    click.echo(table(outcome))
+    click.echo(json_text(outcome).decode() if as_json else table(outcome))
     best = winner(outcome)
-    if best is None:
+    if as_json:
+        pass
+    elif best is None:
         click.echo(f"\nNo configuration meets the constraints: {outcome.plan.goal}.")
     else:
         click.echo(f"\nBest for {outcome.plan.goal}: {best.point.candidate}")
         click.echo("\n".join(comparison(outcome, best)))
     files = write_files(outcome, repositories)
-    click.echo("written: " + ", ".join(str(file) for file in files))
+    click.echo("written: " + ", ".join(str(file) for file in files), err=as_json)
     if outcome.lost:
         click.echo(f"tpy: error: the server was lost: {outcome.lost}; this is what was measured", err=True)
     if outcome.interrupted:

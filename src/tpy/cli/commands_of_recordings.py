@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+import msgspec
 
-from tpy.cli.connecting import TlsOptions, context_of, tls_options
+from tpy.cli.connecting import TlsOptions, context_of, header_option, json_option, tls_options, url_option
 from tpy.cli.parsing import UsageError
 from tpy.limits import RECORDING_BYTES_DEFAULT, RECORDING_REQUESTS_DEFAULT, RECORDING_SECONDS_DEFAULT
 
@@ -16,12 +17,11 @@ _FAILURE = 1
 _WRONG_USE = 2
 _HTTP_PORT = 8000
 _CONTENTS = click.Choice(["full", "hash", "none"])
-_HEADER_HELP = "Send this header (gRPC: metadata) with each request, a credential say. Repeat it for several."
 
 
 @click.command()
 @click.argument("pattern", nargs=-1)
-@click.option("--url", default=f"127.0.0.1:{_HTTP_PORT}", show_default=True, metavar="HOST:PORT", help="The server's HTTP port.")
+@url_option
 @click.option("--sample", default=1, show_default=True, metavar="N", help="Record one request, or sequence, in so many.")
 @click.option(
     "--max-bytes", default=RECORDING_BYTES_DEFAULT, show_default=True, metavar="N", help="Stop at this size of the file."
@@ -34,11 +34,12 @@ _HEADER_HELP = "Send this header (gRPC: metadata) with each request, a credentia
 @click.option("--outputs", default="full", show_default=True, type=_CONTENTS, help="The same for outputs.")
 @click.option("--without-inputs", is_flag=True, help="As --inputs none.")
 @click.option("--hash", "hashed", is_flag=True, help="As --inputs hash --outputs hash.")
-@click.option("--header", multiple=True, metavar="NAME:VALUE", help=_HEADER_HELP)
+@header_option
 @tls_options
 @click.option("--detach", is_flag=True, help="Start the recording and leave it alone.")
 @click.option("--status", is_flag=True, help="Only show how the recording goes.")
 @click.option("--stop", is_flag=True, help="Only stop the recording.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document in place of text.")
 def record(
     pattern: tuple[str, ...],
     url: str,
@@ -54,12 +55,13 @@ def record(
     detach: bool,
     status: bool,
     stop: bool,
+    as_json: bool,
     **tls: Any,
 ) -> None:
     """Record requests of a running server, and their answers, for the models that fit a PATTERN (*, ?, [abc]), into a file of the
     folder that it was started with (--recording-directory). Goes on until a bound is reached, or Ctrl-C."""
     from tpy.cli.client import Client, ClientError
-    from tpy.cli.record import Watching, line_of
+    from tpy.cli.record import Recording, Watching, line_of
     from tpy.cli.server_address import parse_address, parse_headers
 
     if status + stop + bool(pattern) != 1:
@@ -74,9 +76,13 @@ def record(
             headers=parse_headers(header),
         )
     )
+
+    def show(recording: Recording) -> None:
+        click.echo(msgspec.json.encode(recording).decode() if as_json else line_of(recording))
+
     try:
         if status or stop:
-            click.echo(line_of(watching.stop() if stop else watching.status()))
+            show(watching.stop() if stop else watching.status())
             return
         started = watching.start(
             {
@@ -90,7 +96,7 @@ def record(
             }
         )
         ended = started if detach else watching.wait(lambda text: click.echo(text, err=True))
-        click.echo(line_of(ended))
+        show(ended)
     except ClientError as error:
         _fail(str(error), _FAILURE)
 
@@ -108,8 +114,15 @@ class _Replay(click.Command):
 
 @click.command(cls=_Replay)
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--url", default="", metavar="HOST:PORT", help="The server; its port for the protocol.")
 @click.option(
+    "-u",
+    "--url",
+    default="",
+    metavar="URL",
+    help="The server; by default this machine's, at its port for the protocol (TPY_HTTP_PORT, TPY_GRPC_PORT).",
+)
+@click.option(
+    "-i",
     "--protocol",
     default="http",
     show_default=True,
@@ -127,9 +140,9 @@ class _Replay(click.Command):
     metavar="[OUTPUT=]X",
     help="Elements a and b are equal when |a - b| <= X * max(1, |a|); of one output, or of all others. Repeat it for several.",
 )
-@click.option("--header", multiple=True, metavar="NAME:VALUE", help=_HEADER_HELP)
+@header_option
 @tls_options
-@click.option("--json", "as_json", default="", metavar="FILE", help="Write the report as JSON; - for standard output, alone.")
+@json_option("as_json")
 def replay(
     file: Path,
     url: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import click
 import msgspec
 
 from tpy.cli.parsing import UsageError
+from tpy.cli.server_address import url_of_server
 
 if TYPE_CHECKING:
     from tpy.load import Tls
@@ -77,6 +79,32 @@ def _require_readable(option: str, file: str) -> None:
                 pass
         except OSError as error:
             raise UsageError(f"{option}: cannot read '{file}': {error.strerror}") from None
+
+
+url_option = click.option(
+    "-u",
+    "--url",
+    default=lambda: url_of_server(os.environ),
+    show_default="http://127.0.0.1:8000",
+    metavar="URL",
+    help="The HTTP port of the server; by default that of TPY_HTTP_ADDRESS and TPY_HTTP_PORT, as tpy serve takes them.",
+)
+"""Where the server is, for a command that asks its HTTP port."""
+
+header_option = click.option(
+    "-H",
+    "--header",
+    multiple=True,
+    metavar="NAME:VALUE",
+    help="Goes with every request (gRPC: as metadata), a credential say. Repeat it for several.",
+)
+"""Headers, for a command that takes them as `header`."""
+
+
+def json_option(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The option --json that stands alone, for standard output, or names a file; the parameter `name` is "" without it."""
+    about = "Write all figures as JSON: to standard output in place of the table, or to a file."
+    return click.option("--json", name, default="", is_flag=False, flag_value="-", metavar="[FILE]", help=about)
 
 
 _TLS_OPTIONS: Sequence[Callable[[Callable[..., None]], Callable[..., None]]] = (

@@ -1,4 +1,4 @@
-"""`tpy`: serve, dev, init, infer, perf, analyze, top, explain, record, replay, check, doctor, demo.
+"""`tpy`: serve, dev, init, infer, perf, analyze, top, explain, record, replay, check, doctor, demo, completion.
 
 Exit codes: 0 done; 1 wrong flags, a server that could not start or stop in order, or a repository with errors; 130 when a
 second Ctrl-C ended the server at once.
@@ -19,8 +19,10 @@ import click
 
 from tpy import __version__
 from tpy.cli.analyze import analyze
+from tpy.cli.auth_key import auth_key
 from tpy.cli.commands_of_recordings import record, replay
-from tpy.cli.connecting import TlsOptions, context_of, tls_options
+from tpy.cli.completion import completion
+from tpy.cli.connecting import TlsOptions, context_of, header_option, tls_options, url_option
 from tpy.cli.development import DEFAULTS as DEVELOPMENT_DEFAULTS
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.cli.garbage import collect_garbage
@@ -41,19 +43,15 @@ _ERRORS_OF_FILES = frozenset(
 )
 """Mistakes of whoever named the file, or of the machine's owner."""
 
-_KEY_CHARACTERS_MIN = 32
-"""The hash of a key is a fast one: it hides only what nobody can guess."""
-
-
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 
-_URL = click.option(
-    "--url", default="http://127.0.0.1:8000", show_default=True, metavar="URL", help="The HTTP port of the server."
-)
-_HEADER = click.option("-H", "--header", multiple=True, metavar="'NAME: VALUE'", help="Goes with every request; repeatable.")
-_HOST = click.option("--host", default="127.0.0.1", show_default=True, help="Where the server is.")
-_PORT = click.option("--port", default=8000, show_default=True, type=click.IntRange(1, PORT_MAX), help="Its HTTP port.")
+_HOST = click.option("--host", hidden=True)
+_PORT = click.option("--port", type=click.IntRange(1, PORT_MAX), hidden=True)
+"""Older spellings of --url."""
+
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Write one JSON document in place of text.")
 
 
 def _port_of_serve(name: str, default: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -127,7 +125,7 @@ def _serve(directories: Sequence[str], given: Mapping[str, tuple[str, ...]], *, 
 
 @cli.command()
 @click.argument("repository", nargs=-1, required=True, type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Write the findings as one JSON document.")
+@_JSON
 @click.option("--model-config-name", default="", metavar="NAME", help="As for tpy serve.")
 @click.option("--disable-auto-complete-config", "complete", is_flag=True, help="As for tpy serve.")
 @click.option("--model-namespacing", "namespacing", is_flag=True, help="As for tpy serve.")
@@ -172,7 +170,7 @@ def check(
 
 @cli.command()
 @click.argument("repository", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Write the findings as one JSON document.")
+@_JSON
 @click.option("--http-address", default="0.0.0.0", show_default=True, metavar="ADDRESS", help="As for tpy serve.")
 @click.option("--grpc-address", default="0.0.0.0", show_default=True, metavar="ADDRESS", help="As for tpy serve.")
 @_port_of_serve("--http-port", 8000)
@@ -203,17 +201,18 @@ def doctor(
 
 @cli.command()
 @click.argument("file", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@url_option
 @_HOST
 @_PORT
-@_HEADER
+@header_option
 @tls_options
-def demo(file: tuple[Path, ...], host: str, port: int, header: tuple[str, ...], **tls: Any) -> None:
+def demo(file: tuple[Path, ...], url: str, host: str | None, port: int | None, header: tuple[str, ...], **tls: Any) -> None:
     """Ask a running demo server (make serve) what a file is, and what is on it if it is a picture."""
     from tpy.cli.client import ClientError
     from tpy.cli.demo import DemoClient, describe_file
 
     try:
-        client = DemoClient(_client(host, port, header, tls, start="make serve"))
+        client = DemoClient(_client(url, host, port, header, tls, start="make serve"))
         for path in file:
             click.echo("\n".join(describe_file(client, path)))
     except ClientError as error:
@@ -284,18 +283,20 @@ def init(
 @click.argument("model")
 @click.argument("value", nargs=-1)
 @click.option("--output", multiple=True, metavar="NAME", help="Ask for this output only. Repeat it for several.")
-@click.option("--json", "as_json", is_flag=True, help="Write the outputs as one JSON object.")
+@_JSON
+@url_option
 @_HOST
 @_PORT
-@_HEADER
+@header_option
 @tls_options
 def infer(
     model: str,
     value: tuple[str, ...],
     output: tuple[str, ...],
     as_json: bool,
-    host: str,
-    port: int,
+    url: str,
+    host: str | None,
+    port: int | None,
     header: tuple[str, ...],
     **tls: Any,
 ) -> None:
@@ -307,7 +308,7 @@ def infer(
     from tpy.cli.infer import render
 
     try:
-        answer = ask(_client(host, port, header, tls), model, value, outputs=output)
+        answer = ask(_client(url, host, port, header, tls), model, value, outputs=output)
     except ClientError as error:
         _fail(str(error))
     for note in answer.notes:
@@ -317,8 +318,8 @@ def infer(
 
 @cli.command()
 @click.argument("model")
-@_URL
-@_HEADER
+@url_option
+@header_option
 @tls_options
 @click.option("--request", "request_id", metavar="ID", help="Explain the traced request with this id instead.")
 @click.option(
@@ -327,32 +328,46 @@ def infer(
     type=click.Path(path_type=Path),
     help="The server's trace file, where it is not to be found at its own path.",
 )
-def explain(model: str, url: str, header: tuple[str, ...], request_id: str | None, trace_file: Path | None, **tls: Any) -> None:
+@_JSON
+def explain(
+    model: str,
+    url: str,
+    header: tuple[str, ...],
+    request_id: str | None,
+    trace_file: Path | None,
+    as_json: bool,
+    **tls: Any,
+) -> None:
     """Say what a running server does with the requests of a model: what they wait for, what each instance does, which limit
     binds, and what to change. MODEL is NAME or NAME/versions/N."""
-    from tpy.cli.client import ClientError, client_of
+    import orjson
+
+    from tpy.cli.client import ClientError, client_of, model_path
     from tpy.cli.explain.ask import explain_model, explain_request
 
     try:
         client = client_of(url, headers=header, tls=context_of(url, TlsOptions(**tls)))
-        if request_id is None:
+        if as_json and request_id is None:
+            lines = [orjson.dumps(client.get(f"{model_path(model)}/explain")).decode()]
+        elif request_id is None:
             lines = explain_model(client, model)
         else:
-            lines = explain_request(client, model, request_id, trace_file=trace_file)
+            lines = explain_request(client, model, request_id, trace_file=trace_file, as_json=as_json)
     except ClientError as error:
         _fail(str(error))
     click.echo("\n".join(lines))
 
 
 @cli.command()
-@_URL
-@_HEADER
+@url_option
+@header_option
 @tls_options
 @click.option("--metrics-url", metavar="URL", help="The metrics port of the server; that host's port 8002 unless it is given.")
 @click.option("--sort", default="rate", show_default=True, type=click.Choice(SORT_NAMES), help="What the rows are sorted by.")
 @click.option("--model", "pattern", default="*", metavar="PATTERN", help="Only models whose names match, as in a shell.")
 @click.option("--interval", default=2.0, show_default=True, type=FiniteRange(min=0.1), metavar="SECONDS")
 @click.option("--once", is_flag=True, help="Print the table of one interval, and end.")
+@_JSON
 def top(
     url: str,
     header: tuple[str, ...],
@@ -361,6 +376,7 @@ def top(
     pattern: str,
     interval: float,
     once: bool,
+    as_json: bool,
     **tls: Any,
 ) -> None:
     """Show the models of a running server as a live table: states, rates, queues, batches, latencies, instances, memory. Keys: q
@@ -376,8 +392,8 @@ def top(
         page_tls = context_of(page, TlsOptions(**tls), as_url_says=True)
         metrics = client_of(page, headers=header, port=METRICS_PORT, tls=page_tls, timeout_s=2)
         source = ServerSource(client, metrics, pattern)
-        if once:
-            click.echo("\n".join(one_table(source, sort=sort, interval_s=interval)))
+        if once or as_json:
+            click.echo("\n".join(one_table(source, sort=sort, interval_s=interval, as_json=as_json)))
         elif sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
             live(source, url, sort=sort, interval_s=interval)
         else:
@@ -388,35 +404,12 @@ def top(
         sys.exit(0)
 
 
-@cli.command("auth-key")
-@click.argument("name")
-@click.option(
-    "--role",
-    multiple=True,
-    default=["infer"],
-    show_default=True,
-    type=click.Choice(["infer", "manage", "observe"]),
-    help="What the key may do.",
-)
-@click.option("--models", multiple=True, default=["*"], show_default=True, metavar="PATTERN", help="Models that it is for.")
-@click.option("--stdin", "given", is_flag=True, help="Take the key from standard input instead of making one.")
-def auth_key(name: str, role: tuple[str, ...], models: tuple[str, ...], given: bool) -> None:
-    """Make an API key for --auth-config: its entry goes to standard output, the key itself, which is kept nowhere, to standard
-    error."""
-    from tpy.frontends.access.config import digest, key_entry, new_key
-
-    key = sys.stdin.readline().strip() if given else new_key()
-    if given and len(key) < _KEY_CHARACTERS_MIN:
-        _fail(f"expected a key of at least {_KEY_CHARACTERS_MIN} random characters on standard input, got {len(key)}")
-    if not given:
-        click.echo(f"the key, shown this once: {key}", err=True)
-    click.echo(key_entry(name, digest(key), role, models))
-
-
 cli.add_command(perf)
 cli.add_command(record)
 cli.add_command(replay)
 cli.add_command(analyze)
+cli.add_command(completion)
+cli.add_command(auth_key)
 
 
 def main() -> None:
@@ -462,12 +455,22 @@ def _guarded(run: Callable[[], object]) -> int:
 
 
 def _client(
-    host: str, port: int, headers: Sequence[str], tls: Mapping[str, Any], *, start: str = "tpy serve DIRECTORY"
+    url: str,
+    host: str | None,
+    port: int | None,
+    headers: Sequence[str],
+    tls: Mapping[str, Any],
+    *,
+    start: str = "tpy serve DIRECTORY",
 ) -> Client:
     from tpy.cli.client import client_of
+    from tpy.cli.server_address import port_of_server
 
-    name = f"[{host}]" if ":" in host else host
-    return client_of(name, headers=headers, port=port, tls=context_of("", TlsOptions(**tls)), start=start)
+    if host or port:
+        name = host or "127.0.0.1"
+        url = f"[{name}]" if ":" in name else name
+    tls_context = context_of(url, TlsOptions(**tls))
+    return client_of(url, headers=headers, port=port or port_of_server("http", os.environ), tls=tls_context, start=start)
 
 
 def _fail(message: str) -> NoReturn:

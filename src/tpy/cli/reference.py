@@ -22,7 +22,7 @@ _HEAD = """# Command line
 
 """
 
-_EXAMPLES = {
+EXAMPLES = {
     "serve": ("tpy serve models",),
     "dev": ("tpy dev models",),
     "init": (
@@ -44,8 +44,15 @@ _EXAMPLES = {
     "check": ("tpy check models", "tpy check --deep models"),
     "doctor": ("tpy doctor models",),
     "demo": ("tpy demo README.md",),
+    "completion": ("tpy completion bash --install",),
 }
 """Examples of every command, in the order of the page."""
+
+_ABOUT = """
+`tpy COMMAND --help` shows the same as this page, and so do the manual pages that `make man` writes (`man -M build/man tpy-serve`). Commands that ask a server take its
+address as `-u` or `--url`, headers as `-H`, a protocol as `-i`; without an address they ask this machine at `TPY_HTTP_PORT` (`TPY_GRPC_PORT`), as `tpy serve` and
+`tpy dev` read it. `--json` prints a document in place of a table. `tpy completion bash`, `zsh` or `fish` completes commands and options.
+"""
 
 _SERVE = """
 `tritonserver` is the same command, for start scripts that call it so. It takes the flags of Triton, also abbreviated.
@@ -56,7 +63,7 @@ A flag that the command line does not give is read from its environment variable
 separated by commas, or by semicolons where values can have commas themselves; an empty variable counts as not set.
 """
 
-_EXIT_CODES = """
+EXIT_CODES = """
 ## Exit codes
 
 | code | when |
@@ -68,14 +75,15 @@ _EXIT_CODES = """
 | 0, 1, 2 | `tpy replay`: all answers are equal; some differ; it could not be done to its end |
 | 130 | a second Ctrl-C ended the server at once; `tpy perf`: Ctrl-C ended the measurement |
 """
+"""Their part of the page."""
 
 
 def page() -> str:
     """The page as Markdown."""
     parts = [_HEAD, "| command | what it does |\n|---|---|\n"]
-    parts.extend(f"| [`tpy {name}`](#tpy-{name}) | {_sentences(cli.commands[name])[0]} |\n" for name in _EXAMPLES)
-    parts.append("\n`tpy COMMAND --help` shows the same as this page.\n")
-    for name in _EXAMPLES:
+    parts.extend(f"| [`tpy {name}`](#tpy-{name}) | {sentences(cli.commands[name])[0]} |\n" for name in EXAMPLES)
+    parts.append(_ABOUT)
+    for name in EXAMPLES:
         parts.append(_command(cli.commands[name]))
         if name == "serve":
             parts.append(_SERVE)
@@ -84,11 +92,11 @@ def page() -> str:
             parts.append(_defaults())
         else:
             parts.append(_options(cli.commands[name]))
-    parts.append(_EXIT_CODES)
+    parts.append(EXIT_CODES)
     return "".join(parts)
 
 
-def _sentences(command: click.Command) -> list[str]:
+def sentences(command: click.Command) -> list[str]:
     """The help of a command: its first sentence, and the others together."""
     first, _, others = " ".join((command.help or "").split()).partition(". ")
     return [f"{first.removesuffix('.')}.", others]
@@ -97,8 +105,8 @@ def _sentences(command: click.Command) -> list[str]:
 def _command(command: click.Command) -> str:
     arguments = [each.make_metavar(_CONTEXT) for each in command.params if isinstance(each, click.Argument)]
     usage = " ".join(["tpy", command.name or "", "[OPTIONS]", *arguments])
-    examples = "".join(f"{example}\n" for example in _EXAMPLES[command.name or ""])
-    about = " ".join(_sentences(command)).strip()
+    examples = "".join(f"{example}\n" for example in EXAMPLES[command.name or ""])
+    about = " ".join(sentences(command)).strip()
     return f"\n## tpy {command.name}\n\n`{usage}`\n\n{about}\n\n<!-- not run: an example -->\n```sh\n{examples}```\n"
 
 
@@ -119,16 +127,19 @@ def _defaults() -> str:
 
 
 def _options(command: click.Command) -> str:
-    rows = "".join(_option_row(each) for each in command.params if isinstance(each, click.Option))
+    rows = "".join(_option_row(each) for each in command.params if isinstance(each, click.Option) and not each.hidden)
     return f"\n| option | default | what it does |\n|---|---|---|\n{rows}"
 
 
 def _option_row(option: click.Option) -> str:
     value = "" if option.is_flag else f" `{option.make_metavar(_CONTEXT)}`".replace("|", "\\|")
     default = option.default if isinstance(option.default, (str, int, Path)) and not option.is_flag else ""
+    if isinstance(option.show_default, str):
+        default = option.show_default
     shown = f"`{default}`" if default != "" else ""
     about = (option.help or "").replace("|", "\\|")
-    return f"| `{option.opts[0]}`{value} | {shown} | {about} |\n"
+    names = ", ".join(f"`{name}`" for name in option.opts)
+    return f"| {names}{value} | {shown} | {about} |\n"
 
 
 def _row(flag: Flag) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import msgspec
 
 from tpy.cli.connecting import TlsOptions
 from tpy.cli.parsing import UsageError
-from tpy.cli.server_address import parse_address, parse_headers
+from tpy.cli.server_address import parse_address, parse_headers, port_of_server
 from tpy.load import Target
 from tpy.replay.core.report import Report, render
 from tpy.replay.loading import RecordingError
@@ -23,8 +24,6 @@ from tpy.replay.run import ReplayOptions, replay
 EQUAL, DIFFERENT, FAILED = 0, 1, 2
 _STANDARD_OUTPUT = "-"
 _PROGRESS_S = 1.0
-_HTTP_PORT = 8000
-_GRPC_PORT = 8001
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +44,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 def run(wanted: Wanted) -> int:
     """Replay; returns the exit status. Raises UsageError for what is wrong before a request is sent."""
-    host, port = parse_address(wanted.url, _HTTP_PORT if wanted.protocol == HTTP else _GRPC_PORT)
+    host, port = parse_address(wanted.url, port_of_server("http" if wanted.protocol == HTTP else "grpc", os.environ))
     headers = parse_headers(wanted.headers)
     target = Target(
         host=host,

@@ -102,6 +102,7 @@ class _Ready:
         notify("READY=1")
         http = None if value is None else value.addresses.get("HTTP")
         if self._shows_page and http is not None:
+            _log.info("to ask a model: tpy infer MODEL --url http://%(address)s", {"address": http})
             _log.info("the page of the server: http://%(address)s/page/", {"address": http})
 
 

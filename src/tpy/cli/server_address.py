@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tpy.cli.parsing import UsageError
 from tpy.flag import PORT_MAX
 
+_PORTS = {"http": 8000, "grpc": 8001}
 _ADDRESS = re.compile(r"(?:(?:https?|grpcs?)://)?(\[[0-9a-fA-F:.]+\]|[^\[\]:/\s]+)(?::(\d{1,5}))?/?")
+
+
+_EVERYWHERE = ("", "0.0.0.0", "::")
+
+
+def port_of_server(protocol: str, environment: Mapping[str, str]) -> int:
+    """The port of HTTP or gRPC where none is given: that of the variable which `tpy serve` reads, too."""
+    text = environment.get(f"TPY_{protocol.upper()}_PORT", "")
+    return int(text) if re.fullmatch(r"[1-9]\d{0,4}", text) and int(text) <= PORT_MAX else _PORTS[protocol]
+
+
+def url_of_server(environment: Mapping[str, str]) -> str:
+    """The URL of the server where none is given, as `port_of_server`."""
+    address = environment.get("TPY_HTTP_ADDRESS", "")
+    host = "127.0.0.1" if address in _EVERYWHERE or address.startswith("unix:") else address
+    return f"http://{f'[{host}]' if ':' in host else host}:{port_of_server('http', environment)}"
 
 
 def parse_address(text: str, port_default: int) -> tuple[str, int]:

@@ -72,9 +72,11 @@ def _read_file(path: Path, model: ModelFacts, options: DataOptions) -> list[tupl
         document = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as error:
         raise DataError(f"{path}: not JSON: {error}") from None
+    if isinstance(document, dict) and "inputs" in document and "data" not in document:
+        document = {"data": _rows_of_request(str(path), document["inputs"], model)}
     data = document.get("data") if isinstance(document, dict) else None
     if not isinstance(data, list) or not data:
-        raise DataError(f'{path}: expected an object with a list "data" that is not empty')
+        raise DataError(f'{path}: expected an object with a list "data" that is not empty, or a request with "inputs"')
     expected = document.get("validation_data")
     if expected is not None and (not isinstance(expected, list) or len(expected) != len(data)):
         got = len(expected) if isinstance(expected, list) else type(expected).__name__
@@ -90,6 +92,29 @@ def _read_file(path: Path, model: ModelFacts, options: DataOptions) -> list[tupl
         if answers is not None and (not isinstance(answers, list) or len(answers) != len(steps)):
             raise DataError(f'{where}: expected as many entries in "validation_data": {len(steps)}')
         found.append(_stream(where, steps, answers, model, options))
+    return found
+
+
+def _rows_of_request(where: str, inputs: object, model: ModelFacts) -> list[dict[str, object]]:
+    """The entries of a request as /v2/models/NAME/infer takes it, and `tpy init` writes it: one for each row, where the model
+    batches. Raises DataError."""
+    found: list[dict[str, object]] = []
+    for tensor in inputs if isinstance(inputs, list) else [None]:
+        if not isinstance(tensor, dict) or not {"name", "datatype", "shape", "data"} <= tensor.keys():
+            raise DataError(f"{where}: expected inputs with name, datatype, shape and data, got {str(tensor)[:60]}")
+        datatype, shape = BY_WORD.get(str(tensor["datatype"])), tensor["shape"]
+        if datatype is None or not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise DataError(f"{where}: input {tensor['name']}: expected a type and a list of sizes")
+        try:
+            array = array_of(tensor["data"], datatype).reshape(shape)
+        except ValueError as error:
+            raise DataError(f"{where}: input {tensor['name']}: {error}") from None
+        rows = list(array) if model.max_batch_size and shape else [array]
+        found += [{} for _ in rows[len(found) :]]
+        if len(rows) != len(found):
+            raise DataError(f"{where}: expected inputs of as many rows, got {len(rows)} of {tensor['name']} and {len(found)}")
+        for entry, row in zip(found, rows, strict=True):
+            entry[str(tensor["name"])] = row
     return found
 
 

@@ -286,6 +286,9 @@ class _Course:
         self.windows.append(meter._window(self.workers, self.windows, wait_s))
         result.windows.append(meter._figures(self.windows[-1]))
         meter._progress(_line(len(self.windows), result.windows[-1]))
+        if error := _only_errors(self.windows[-1]):
+            meter._progress(f"no request was answered without an error: {error}")
+            return False
         result.stable = rules.requests is None and is_stable(result.windows, rules.stable_percent)
         return not (rules.latency_max_ns and is_beyond(result.windows, rules.latency_max_ns))
 
@@ -371,6 +374,16 @@ def _add(result: Result, window: _Window) -> None:
 def _share(total: int, number: int, count: int) -> int:
     """The `number`th part of a total that is divided among `count`, as evenly as whole numbers allow."""
     return total // count + (number < total % count)
+
+
+def _only_errors(window: _Window) -> str:
+    """Returns the error that most requests of a window ended with, "" if some were answered: more windows would be the same."""
+    errors = Counter[str]()
+    for snapshot in window.snapshots:
+        errors.update(snapshot.errors)
+    if not errors or any(snapshot.requests for snapshot in window.snapshots):
+        return ""
+    return errors.most_common(1)[0][0]
 
 
 def _line(number: int, figures: WindowFigures) -> str:

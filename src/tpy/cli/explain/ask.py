@@ -51,8 +51,8 @@ def explain_model(client: Client, model: str) -> list[str]:
     return [line for each in found for line in model_lines.lines_of(each)]
 
 
-def explain_request(client: Client, model: str, request_id: str, *, trace_file: Path | None) -> list[str]:
-    """The lines about a traced request. Raises ClientError, with what to switch on, where there is no trace of it."""
+def explain_request(client: Client, model: str, request_id: str, *, trace_file: Path | None, as_json: bool = False) -> list[str]:
+    """The lines about a traced request, or one of JSON. Raises ClientError, with what to switch on, where it has no trace."""
     name = model.partition("/versions/")[0]
     if trace_file is None:
         trace_file = _trace_file(client, name)
@@ -69,6 +69,8 @@ def explain_request(client: Client, model: str, request_id: str, *, trace_file: 
             "id, and one in `trace_rate` requests is traced (1: all); switch it on with: curl -s "
             f'SERVER/v2/models/{name}/trace/setting -d \'{{"trace_level": ["TIMESTAMPS"], "trace_rate": "1"}}\''
         )
+    if as_json:
+        return [orjson.dumps({"traces": [request_lines.document_of(trace) for trace in found]}).decode()]
     return [f"request {printable(request_id)}", *(line for trace in found for line in request_lines.lines_of(trace))]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tpy.cli.connecting import json_option
 from tpy.cli.parsing import FiniteRange
 from tpy.cli.perf.flags import refuse
 
@@ -25,7 +26,13 @@ class _PerfCommand(click.Command):
 @click.command(cls=_PerfCommand, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.option("-m", "--model", required=True, metavar="NAME", help="The model.")
 @click.option("-x", "--model-version", default="", metavar="VERSION", help="Its version; the server's choice if not given.")
-@click.option("-u", "--url", default="", metavar="HOST:PORT", help="The server. [default: localhost:8000, gRPC: localhost:8001]")
+@click.option(
+    "-u",
+    "--url",
+    default="",
+    metavar="URL",
+    help="The server; by default this machine's, at its port for the protocol (TPY_HTTP_PORT, TPY_GRPC_PORT).",
+)
 @click.option(
     "-i",
     "--protocol",
@@ -322,7 +329,7 @@ class _PerfCommand(click.Command):
     metavar="FILE",
     help="Write the times and tensors of every request, in perf_analyzer's JSON.",
 )
-@click.option("--json", "json_file", type=_FILE, metavar="FILE", help="Write all figures as JSON.")
+@json_option("json_file")
 @click.option("--report", "html_file", type=_FILE, metavar="FILE", help="Write a page with plots: one HTML file, without links.")
 @click.option("--seed", default=0, show_default=True, type=int, metavar="N", help="Of random data and times.")
 @click.option("-a", "--async", "ignored_async", is_flag=True, hidden=True)

@@ -68,7 +68,7 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics_interval: int = 1000
     verbose_csv: bool = False
     csv_file: Path | None = None
-    json_file: Path | None = None
+    json_file: str = ""
     html_file: Path | None = None
     profile_file: Path | None = None
     seed: int = 0

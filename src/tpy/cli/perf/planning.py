@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ from tpy.cli.parsing import UsageError
 from tpy.cli.perf.folders import read_folder
 from tpy.cli.perf.options import PerfOptions
 from tpy.cli.perf.profile import values_of
+from tpy.cli.server_address import port_of_server
 from tpy.load import InferCall, Load, ModelFacts, RawTemplate, Rules, Target, Template, Tls, encode_grpc, encode_http
 from tpy.load.calls import Parameter, model_path
 from tpy.load.checking import Expected
@@ -21,7 +23,6 @@ from tpy.load.exchange import SequenceSettings
 from tpy.load.links import tls_context
 from tpy.load.shared_memory import SharedTensors
 
-_PORTS = {"http": 8000, "grpc": 8001}
 _SEQUENCE_LENGTH = 20
 _TRUE = frozenset({"true", "1", "on", "yes"})
 
@@ -33,10 +34,10 @@ def target_of(options: PerfOptions) -> Target:
         raise UsageError("--streaming is ModelStreamInfer: it needs -i grpc, or --service-kind generate or openai")
     if protocol == "grpc" and options.service_kind != "triton":
         raise UsageError(f"--service-kind {options.service_kind} is an API of HTTP")
-    url = options.url or f"localhost:{_PORTS[protocol]}"
+    url = options.url or "localhost"
     parts = urlsplit(url if "://" in url else f"//{url}")
     try:
-        port = parts.port or _PORTS[protocol]
+        port = parts.port or port_of_server(protocol, os.environ)
     except ValueError:
         port = 0
     if not parts.hostname or not port:

@@ -25,11 +25,12 @@ from tpy.load.workers import WorkerFailed
 
 DONE, UNSTABLE, FAILED, INTERRUPTED = 0, 2, 3, 130
 _METRICS_PORT = 8002
+_STANDARD_OUTPUT = "-"
 
 
 def run(options: PerfOptions) -> int:
     """Measure, and show and write the results. Returns the exit status. Raises UsageError when nothing can be measured."""
-    for path in (options.csv_file, options.json_file, options.html_file, options.profile_file):
+    for path in (options.csv_file, _json_file(options), options.html_file, options.profile_file):
         if path is not None:
             _require_writable(path)
     target = target_of(options)
@@ -55,7 +56,7 @@ def run(options: PerfOptions) -> int:
         gpus=gpus,
     )
     problems = _write(found, options, model)
-    click.echo(render_table(found))
+    click.echo(render_json(found) if options.json_file == _STANDARD_OUTPUT else render_table(found))
     if problems:
         raise UsageError("; ".join(problems))
     return _status(results)
@@ -145,10 +146,8 @@ def _goes_on(result: Result) -> bool:
         _progress(f"the server was lost: {result.lost}; what was measured until then:")
     elif result.interrupted:
         _progress("interrupted; what was measured until then:")
-    elif not result.requests:
-        _progress("no request was answered without an error")
     else:
-        return True
+        return bool(result.requests)
     return False
 
 
@@ -182,13 +181,17 @@ def _require_writable(path: Path) -> None:
 
 def _write(found: Run, options: PerfOptions, model: ModelFacts | None) -> list[str]:
     """Write the files that were asked for. Returns what could not be written."""
-    files = ((options.csv_file, render_csv), (options.json_file, render_json), (options.html_file, render_html))
+    files = ((options.csv_file, render_csv), (_json_file(options), render_json), (options.html_file, render_html))
     problems = [_write_file(path, render(found)) for path, render in files if path is not None]
     if options.profile_file is not None:
         problems.append(_write_file(options.profile_file, render_profile(found, inputs_of(options, model))))
         if missing := left_out(found):
             _progress(f"{options.profile_file}: {missing} requests are not in it: there were too many")
     return [problem for problem in problems if problem]
+
+
+def _json_file(options: PerfOptions) -> Path | None:
+    return Path(options.json_file) if options.json_file not in ("", _STANDARD_OUTPUT) else None
 
 
 def _write_file(path: Path, text: str) -> str:

@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Final
 
+import msgspec
+
 from tpy.cli.client import ClientError
 from tpy.cli.top.core.rows import Row, Snapshot, in_order, latencies_of, rows_between
 from tpy.cli.top.core.table import header, line, summary
@@ -22,11 +24,16 @@ TEXT_WIDTH: Final = 160
 """Columns of a table that goes into a file."""
 
 
-def once(source: ServerSource, *, sort: str, interval_s: float) -> list[str]:
-    """The table of one interval. Raises ClientError."""
+def once(source: ServerSource, *, sort: str, interval_s: float, as_json: bool = False) -> list[str]:
+    """The table of one interval, or one line of JSON. Raises ClientError."""
     before = source.snapshot()
     time.sleep(interval_s)
-    return _text(source, before, source.snapshot(), sort)
+    after = source.snapshot()
+    if not as_json:
+        return _text(source, before, after, sort)
+    rows = in_order(rows_between(before, after), sort)
+    document = {"seconds": after.at_s - before.at_s, "models": source.explain(rows)}
+    return [msgspec.json.encode(document).decode()]
 
 
 def follow(source: ServerSource, *, sort: str, interval_s: float) -> None:

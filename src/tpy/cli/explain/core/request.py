@@ -50,6 +50,11 @@ def find(rows: Iterable[Row], model: str, request_id: str) -> list[TracedRequest
     return [trace for trace in asked if (trace.head["model_name"] == model if model else "parent_id" not in trace.head)]
 
 
+def document_of(trace: TracedRequest) -> dict[str, object]:
+    """The trace as a JSON document: what its file says of it, its moments, and the traces of its steps and calls."""
+    return {**trace.head, "moments_ns": trace.moments, "children": [document_of(child) for child in trace.children]}
+
+
 def lines_of(trace: TracedRequest, indent: str = "") -> Iterator[str]:
     """The phases of the request with their times, then those of its steps and calls."""
     head, moments = trace.head, trace.moments
