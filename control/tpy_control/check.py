@@ -183,6 +183,10 @@ def _check_references(disk: DiskRepositories, one: _Scanned, config: ModelConfig
         message = f"at least one version must be available under the version policy of model '{name}'"
         expected = f"a folder named by a number that the policy selects, found {found}"
         problems.append(Problem(path=str(scan.directory), field="version_policy", message=message, expected=expected))
+    for output in config.output:
+        if output.label_filename and not (Path(scan.directory) / output.label_filename).is_file():
+            message = f"output '{output.name}': there is no file '{output.label_filename}' in {scan.directory}"
+            problems.append(Problem(path=path, field="output.label_filename", message=message))
     for component in components_of(config):
         if component not in names:
             message = f"ensemble '{name}' depends on '{component}', which no repository has"

@@ -271,6 +271,10 @@ _TYPING_ERROR = 0.75
 """Names that are as alike as this may be meant: `pyton` and `python` are (0.91), `pytorch` and `python` are not (0.62)."""
 
 
+_PART_CHARACTERS_MIN = 4
+"""A part of a name this long may be meant for it: `onnx` for `onnxruntime`, `torch` for `pytorch`."""
+
+
 def _how_to_name(folders: Sequence[Path]) -> str:
     """Advice for a backend whose library is with the model, under another name; "" if there is none."""
     found = sorted(file.name for folder in folders for file in folder.glob(f"*{LIBRARY_SUFFIX}"))
@@ -280,6 +284,8 @@ def _how_to_name(folders: Sequence[Path]) -> str:
 def how_to_get(name: str, available: Collection[str]) -> str:
     """The hint for a user whose backend is not installed."""
     near = difflib.get_close_matches(name, available, n=1, cutoff=_TYPING_ERROR)
+    parts = [each for each in available if len(name) >= _PART_CHARACTERS_MIN and name in each]
+    near = near or (parts if len(parts) == 1 else [])
     if near:
         return f"Did you mean '{near[0]}'?"
     return f"For '{name}', install a package that offers it as an entry point '{ENTRY_POINT_GROUP}'; or {ADVICE_FOR_BACKEND}"

@@ -99,3 +99,21 @@ def test_without_a_command_the_help_is_shown() -> None:
     assert outcome.code == 1
     assert outcome.err.startswith("Usage: tpy ")
     assert {"check", "demo", "serve"} <= set(outcome.err.split())
+
+
+def test_files_that_a_configuration_names_are_looked_for(repository: Path) -> None:
+    labelled = AFFINE_CONFIG.replace('name: "OUTPUT"', 'name: "OUTPUT" label_filename: "labels.txt"')
+    assert labelled != AFFINE_CONFIG
+    ModelFolder(repository, "labelled").config(labelled).affine(1, 2)
+    text = 'backend: "python"\nparameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{}" }} }}\n'
+    ModelFolder(repository, "packed").config(text.format("$$TRITON_MODEL_DIRECTORY/env")).python("")
+    ModelFolder(repository, "elsewhere").config(text.format("/nosuch/env.tar.gz")).python("")
+    told = run_tpy("check", str(repository)).out.splitlines()
+    assert [line.partition(": ")[2] for line in told[:-1]] == [
+        "parameters: EXECUTION_ENV_PATH: no directory or archive at '/nosuch/env.tar.gz'",
+        f"output.label_filename: output 'OUTPUT': there is no file 'labels.txt' in {repository}/labelled",
+        "parameters: EXECUTION_ENV_PATH: no directory or archive at '$$TRITON_MODEL_DIRECTORY/env'",
+    ]
+    (repository / "labelled" / "labels.txt").write_text("a\nb\nc\n")
+    (repository / "packed" / "env").mkdir()
+    assert run_tpy("check", str(repository)).out.splitlines()[-1] == "3 models checked, 1 with errors"

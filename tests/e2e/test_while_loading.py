@@ -76,6 +76,8 @@ def test_it_serves_while_models_load(repository: Path, flags: Sequence[str]) -> 
         assert scaled(client, "a") == 2
         states = {entry["name"]: entry["state"] for entry in client.get_model_repository_index()}
         assert states == {"a": "READY", "held": "LOADING"}
+        for path in ("v2/models/held", "v2/models/held/versions/1"):
+            assert status(f"http://{server.http}/{path}")[1].endswith('; it is loading"}')
         assert client.is_server_live()
         assert not client.is_server_ready()
         (repository.parent / "go").touch()

@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from tpy.config.model_files import rename_advice
 from tpy.ids import ModelDirectory, Version
 
 CONFIG_FILENAME: Final = "config.pbtxt"
@@ -126,9 +127,12 @@ def is_ignored(name: str) -> bool:
 def version_of(folder: str) -> Version | str:
     """The version that a folder of this name holds, or the warning for one that holds none."""
     if not (folder.isascii() and folder.isdigit()):
-        return f"ignore version directory '{folder}' which fails to convert to integral number"
+        advice = rename_advice(folder)
+        text = f"ignore version directory '{folder}' which fails to convert to integral number"
+        return f"{text}; {advice}" if advice else text
     if len(folder) > 1 and folder.startswith("0"):
-        return f"ignore version directory '{folder}' which contains leading zeros in its directory name"
+        text = f"ignore version directory '{folder}' which contains leading zeros in its directory name"
+        return f"{text}; rename it to {folder.lstrip('0')}" if folder.strip("0") else text
     if len(folder) > len(str(_VERSION_MAX)) or int(folder) > _VERSION_MAX:
         return f"ignore version directory '{folder}' which fails to convert to integral number"
     return Version(int(folder))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tpy.backend import BATCH_INPUT_RANKS, control_datatype, state_specs
+from tpy.backend import BATCH_INPUT_RANKS, ModelContext, control_datatype, state_specs
 from tpy.config import ModelConfig
 from tpy.config.model_config import BatchInput, ModelInput, ModelOutput
 from tpy.errors import InvalidArgument
@@ -60,6 +60,16 @@ def validate(config: ModelConfig, signature: Signature) -> None:
         _validate_datatype(config, wanted, signature.outputs[wanted.name], word="output")
         if wanted.name not in scattered:  # its shape is that of the whole batch
             _validate_sizes(config, wanted, signature.outputs[wanted.name], word="output")
+
+
+def warn_of_outputs_left_out(context: ModelContext, signature: Signature) -> None:
+    """Warn of outputs of the model that the configuration does not list: clients cannot ask for them."""
+    config = context.config
+    known = {wanted.name for wanted in config.output} | {spec.output_name for spec in state_specs(config)}
+    left_out = [name for name in signature.outputs if name not in known]
+    if left_out and config.output:
+        text = f"model '{config.name}': its configuration leaves out {_names({n: signature.outputs[n] for n in left_out})}"
+        context.log("warning", f"{text}, which the model gives: clients cannot ask for what is not in it")
 
 
 def _expected_inputs(config: ModelConfig) -> int:

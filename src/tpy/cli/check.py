@@ -13,6 +13,7 @@ from tpy.cli.deep_check import DeepCheck
 from tpy.cli.serve import visible_gpus
 from tpy.cli.serve_options import NO_ENVIRONMENT
 from tpy.config import ModelConfig, Objection, Problem, Severity
+from tpy.config.model_config import EXECUTION_ENVIRONMENT, MODEL_DIRECTORY
 from tpy_control import ModelCheck, as_folders, check_repository
 from tpy_control.address import parse_address
 from tpy_data.engine.loading.support import without_effect
@@ -67,6 +68,10 @@ def _checks(
             message = f"unable to find backend library for backend '{config.backend}'"
             there = f"one of {', '.join(sorted(backends))}. {how_to_get(config.backend, backends)}"
             yield Objection("backend", message, expected=there)
+        environment = config.parameter(EXECUTION_ENVIRONMENT)
+        if environment and not _has_environment(repositories, config.name, environment):
+            message = f"{EXECUTION_ENVIRONMENT}: no directory or archive at '{environment}'"
+            yield Objection("parameters", message)
 
     try:
         return check_repository(
@@ -101,6 +106,11 @@ def _has_library(repositories: Sequence[Path], config: ModelConfig) -> bool:
     patterns = (escape(file), f"*/{escape(file)}")
     folders = [repository / config.name for repository in repositories]
     return any(found.is_file() for folder in folders for pattern in patterns for found in folder.glob(pattern))
+
+
+def _has_environment(repositories: Sequence[Path], model: str, environment: str) -> bool:
+    """Returns whether a Python environment is where the configuration of the model says."""
+    return any(Path(environment.replace(MODEL_DIRECTORY, str(folder / model))).exists() for folder in repositories)
 
 
 def _leaf(field: str) -> str:

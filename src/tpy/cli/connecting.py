@@ -89,7 +89,7 @@ url_option = click.option(
     metavar="URL",
     help="The HTTP port of the server; by default that of TPY_HTTP_ADDRESS and TPY_HTTP_PORT, as tpy serve takes them.",
 )
-"""Where the server is, for a command that asks its HTTP port."""
+"""The address of the server, for a command that asks its HTTP port."""
 
 header_option = click.option(
     "-H",

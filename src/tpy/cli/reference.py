@@ -49,9 +49,10 @@ EXAMPLES = {
 """Examples of every command, in the order of the page."""
 
 _ABOUT = """
-`tpy COMMAND --help` shows the same as this page, and so do the manual pages that `make man` writes (`man -M build/man tpy-serve`). Commands that ask a server take its
-address as `-u` or `--url`, headers as `-H`, a protocol as `-i`; without an address they ask this machine at `TPY_HTTP_PORT` (`TPY_GRPC_PORT`), as `tpy serve` and
-`tpy dev` read it. `--json` prints a document in place of a table. `tpy completion bash`, `zsh` or `fish` completes commands and options.
+`tpy COMMAND --help` shows the same as this page, and so do the manual pages that `make man` writes: `man -M build/man tpy-serve`.
+Commands that ask a server take its address as `-u` or `--url`, headers as `-H`, a protocol as `-i`; without an address they ask
+this machine at `TPY_HTTP_PORT` (`TPY_GRPC_PORT`), as `tpy serve` and `tpy dev` read it. `--json` prints a document in place of a
+table. `tpy completion bash`, `zsh` or `fish` completes commands and options.
 """
 
 _SERVE = """

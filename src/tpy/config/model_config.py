@@ -18,6 +18,9 @@ from tpy.messages.datatypes import DataType
 EXECUTION_ENVIRONMENT = "EXECUTION_ENV_PATH"
 """The parameter of a Python model that names the folder or the archive of its interpreter."""
 
+MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+"""Stands for the model's directory in that parameter."""
+
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True):
     pass

@@ -3,6 +3,7 @@ not served."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from glob import escape
 from pathlib import Path, PurePosixPath
@@ -89,7 +90,10 @@ def advice_for_folder(names: Collection[str] | None, beside: Collection[str] = (
     if names is None:
         misplaced = sorted(name for name in beside if _is_model_file(name) or _unserved(name) is not None)
         step = f"; move {misplaced[0]} into {folder}/1" if misplaced else ""
-        if not misplaced and any(name.endswith("/") for name in beside):
+        versions = [name for name in sorted(beside) if name.endswith("/") and rename_advice(name[:-1])]
+        if versions and not misplaced:
+            step = f"; {versions[0]}: {rename_advice(versions[0][:-1])}"
+        elif not misplaced and any(name.endswith("/") for name in beside):
             step = f"; if {folder} is a repository itself: tpy serve {folder}"
         return f"a version folder, such as {folder}/1, with a model file; found {_listed(beside)}{step}"
     expected = "model.onnx, model.pt or model.py in the version folder"
@@ -104,6 +108,15 @@ def advice_for_folder(names: Collection[str] | None, beside: Collection[str] = (
             f'backend: "{backend}" default_model_filename: "{named[0]}"'
         )
     return f"{expected}; found {_listed(names)}"
+
+
+_ALMOST_A_VERSION = re.compile(r"(?:v|ver|version)[-_.]?0*([1-9][0-9]{0,8})", re.IGNORECASE)
+
+
+def rename_advice(folder: str) -> str:
+    """Advice for a version folder whose name is not its number; "" for names that are not meant for one."""
+    found = _ALMOST_A_VERSION.fullmatch(folder)
+    return f"rename it to {found[1]}" if found else ""
 
 
 def listed_files(names: Iterable[str]) -> str:

@@ -79,8 +79,9 @@ def test_environments_that_are_refused(make: Serve, path: str, text: str) -> Non
 def test_an_archive_that_is_none_or_leads_outside(make: Serve, tmp_path: Path) -> None:
     broken = tmp_path / "broken.tar.gz"
     broken.write_bytes(b"not an archive")
-    with pytest.raises(Internal, match="cannot unpack execution environment"):
+    with pytest.raises(Internal, match="cannot unpack execution environment") as refused:
         make(WHERE, parameters={"EXECUTION_ENV_PATH": str(broken)}).run()
+    assert "; method gz: ReadError('not a gzip file'); " in refused.value.message, "one line"
     escaping = tmp_path / "escaping.tar.gz"
     with tarfile.open(escaping, "w:gz") as packed:
         packed.add(broken, "../outside")

@@ -204,7 +204,10 @@ def test_senders_that_are_dropped_and_requests_that_are_forgotten(serve: Serve) 
     waiting = Waiting(results(served, "keep")[0])
     assert say(served, "forget_kept") == "gone"
     assert text(waiting.wait()) == "Internal: the model dropped the response sender of a request without having sent a response"
-    assert say(served, "none") == "Internal: execute returned None for a request and did not ask for its response sender"
+    assert say(served, "none") == (
+        "Internal: execute returned None for a request and did not ask for its response sender; return a list of "
+        "InferenceResponse, one for each request"
+    )
 
 
 def test_a_response_beside_the_one_that_was_returned(serve: Serve) -> None:

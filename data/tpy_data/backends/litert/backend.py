@@ -14,7 +14,7 @@ from tpy_data.backends.model_file import model_file
 from tpy_data.backends.named_tensors import named_instance
 from tpy_data.backends.parameter_values import parse_integer
 from tpy_data.backends.signature import Signature
-from tpy_data.backends.validation import validate
+from tpy_data.backends.validation import validate, warn_of_outputs_left_out
 
 DEFAULT_FILENAME = "model.tflite"
 _THREADS = "tflite_num_threads"
@@ -50,6 +50,7 @@ class LiteRtModel:
         """Make the first instance's interpreter, so that a broken model fails here. Raises TpyError."""
         file = self.open()
         validate(self._context.config, file.signature)
+        warn_of_outputs_left_out(self._context, file.signature)
         self._first = file
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:

@@ -12,6 +12,7 @@ from tpy_data.backends.onnxruntime.providers import CUDA, without_cuda
 from tpy_data.backends.onnxruntime.session import VERSION, offered_providers, start_runtime
 from tpy_data.backends.onnxruntime.settings import backend_config
 from tpy_data.backends.signature import Signature
+from tpy_data.backends.validation import warn_of_outputs_left_out
 
 _INSTANCES_ON_CPU = 2
 """Triton's default count for ONNX models on a CPU."""
@@ -71,7 +72,7 @@ class OnnxRuntimeBackend:
         if not all(on_gpu) or not on_gpu:
             anywhere = InstancePlacement(name=context.name, kind=InstanceKind.KIND_CPU)
             given = (placement for placement in context.placements if placement.kind is not InstanceKind.KIND_GPU)
-            model.validated_session(next(given, anywhere))
+            warn_of_outputs_left_out(context, model.validated_session(next(given, anywhere)).signature)
         accelerators = config.optimization.execution_accelerators if config.optimization is not None else None
         if accelerators is not None and accelerators.gpu_execution_accelerator and not any(on_gpu):
             names = ", ".join(accelerator.name for accelerator in accelerators.gpu_execution_accelerator)

@@ -14,7 +14,7 @@ from tpy_data.backends.openvino.program import InferRequest
 from tpy_data.backends.openvino.settings import model_settings
 from tpy_data.backends.operator_libraries import operator_libraries
 from tpy_data.backends.signature import Signature
-from tpy_data.backends.validation import validate
+from tpy_data.backends.validation import validate, warn_of_outputs_left_out
 
 FILENAMES = ("model.xml", "model.onnx", "model.tflite", "model.pdmodel", "model.saved_model", "model.savedmodel")
 """The first is the default; the others are found without being named, too."""
@@ -42,6 +42,7 @@ class OpenVinoModel:
     def prepare(self) -> None:
         """Compile for the first instance, so that a model that does not fit fails here. Raises TpyError."""
         validate(self._context.config, self._network.signature)
+        warn_of_outputs_left_out(self._context, self._network.signature)
         anywhere = InstancePlacement(name=self._context.name, kind=InstanceKind.KIND_CPU)
         self.compiled_for(next(iter(self._context.placements), anywhere))
 

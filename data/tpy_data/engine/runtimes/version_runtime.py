@@ -210,7 +210,7 @@ class VersionRuntime(Runtime):
         waited_s = LOAD_SLOW_S
         while True:
             await trio.sleep(waited_s)
-            _log.warning("still loading; it may hang and holds one of the load threads", extra={"context": self._about()})
+            _log.warning("still loading, and holds one of the load threads; it may hang", extra={"context": self._about()})
             waited_s *= 2
 
     async def _serve(self) -> None:

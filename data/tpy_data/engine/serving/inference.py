@@ -17,6 +17,9 @@ from tpy_data.engine.serving.served_copy import ServedCopy
 from tpy_data.engine.serving.serving_table import Served, ServingTable
 from tpy_data.schedulers.core import Outcome
 
+_REASON_CHARACTERS_MAX = 400
+"""A reason of several lines is shown whole up to this length."""
+
 
 class EngineInference:
     """Two dictionary lookups lead from a request to its version. Only when they fail is the store asked why."""
@@ -128,11 +131,19 @@ class EngineInference:
 
 def _reason_of(observed: Iterable[ObservedVersion]) -> str:
     """Returns the reason of the newest version that is not there; "" where that is as it should be."""
+    observed = tuple(observed)
+    if any(each.state is ModelState.LOADING for each in observed):
+        return "it is loading"
     newest_last = sorted(observed, key=lambda each: each.key)
     return _first_line([each.reason for each in newest_last if each.reason != UNLOADED][-1:])
 
 
 def _first_line(reasons: Sequence[str]) -> str:
-    """Returns the first line of the first reason as a hint; the log and the index have the rest."""
-    lines = reasons[0].splitlines() if reasons else []
-    return f"the reason: {echo(lines[0])}" if lines else ""
+    """Returns the first reason as a hint, on one line. Of a traceback the first line: the log and the index have the rest."""
+    if not reasons:
+        return ""
+    before, at, _ = reasons[0].partition("\n\nAt:\n")
+    lines = before.splitlines()
+    whole = " ".join(line.strip() for line in lines)
+    text = whole if not at and len(whole) <= _REASON_CHARACTERS_MAX else lines[0] if lines else ""
+    return f"the reason: {echo(text)}" if text else ""

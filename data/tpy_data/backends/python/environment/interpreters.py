@@ -12,12 +12,10 @@ from pathlib import Path
 import msgspec
 
 from tpy.backend import ModelContext
-from tpy.config.model_config import EXECUTION_ENVIRONMENT
+from tpy.config.model_config import EXECUTION_ENVIRONMENT, MODEL_DIRECTORY
 from tpy.errors import Internal, InvalidArgument
 from tpy.files import open_regular
 from tpy.scratch import ScratchDirectory
-
-MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
 
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +40,7 @@ class Environments:
         if path is None:
             return Interpreter(executable=sys.executable)
         if path.is_file():
-            path = self._unpack(path)
+            path = self._unpack(path, context)
         elif not path.is_dir():
             raise InvalidArgument(f"{EXECUTION_ENVIRONMENT} of model '{context.name}': no directory or archive at '{path}'")
         for name in ("python3", "python"):
@@ -61,7 +59,7 @@ class Environments:
         if root is not None:
             root.remove()
 
-    def _unpack(self, archive: Path) -> Path:
+    def _unpack(self, archive: Path, context: ModelContext) -> Path:
         # Under the lock: two models with one archive wait for one unpacking.
         with self._lock:
             key = (str(archive), archive.stat().st_mtime_ns)
@@ -71,13 +69,17 @@ class Environments:
             if self._root is None:
                 self._root = ScratchDirectory("tpy-python-env-")
             target = self._root.path / str(len(self._unpacked))
+            size_mb = archive.stat().st_size / 1e6
+            context.log("info", f"unpacking the execution environment '{archive}' ({size_mb:.0f} MB) of model '{context.name}'")
             try:
                 with open_regular(archive) as stream, tarfile.open(fileobj=stream) as opened:
                     # "tar" keeps entries inside the target and allows absolute links, which packed virtual environments have.
                     opened.extractall(target, filter="tar")
             except (tarfile.TarError, EOFError, OSError) as error:
                 shutil.rmtree(target, ignore_errors=True)
-                raise Internal(f"cannot unpack execution environment '{archive}': {error}") from error
+                why = "; ".join(line.strip(" -:") for line in str(error).splitlines())
+                raise Internal(f"cannot unpack execution environment '{archive}': {why}") from error
+            context.log("info", f"unpacked the execution environment '{archive}'")
             self._unpacked[key] = target
             return target
 

@@ -15,6 +15,10 @@ _NOT_THE_MODELS = (
 """Folders whose frames say nothing about the model: this one, and the loop under an async execute."""
 
 
+LINES_MAX = 16
+"""Calls in the text of an exception."""
+
+
 def is_the_models(path: str) -> bool:
     """Returns True if code of this file is the model's, or of something that it uses."""
     return not path.startswith(_NOT_THE_MODELS)
@@ -94,7 +98,8 @@ def describe(error: BaseException, boundary: types.FrameType | None) -> str:
     `boundary` is the frame that caught it: it and its callers are left out, and so is what lies between them and the model.
     """
     text = text_of(error) or "<EMPTY MESSAGE>"
-    lines = []
+    lines: list[str] = []
+    files: list[str] = []
     trace = error.__traceback__
     if trace is not None:
         while trace.tb_next is not None:
@@ -104,6 +109,12 @@ def describe(error: BaseException, boundary: types.FrameType | None) -> str:
             code = frame.f_code
             if is_the_models(code.co_filename):
                 lines.append(f"  {code.co_filename}({frame.f_lineno}): {code.co_name}\n")
+                files.append(code.co_filename)
             frame = frame.f_back
+    if len(lines) > LINES_MAX:
+        # What reads this may cut it, and the outermost file is the model's: its line comes first then.
+        own = lines[files.index(files[-1])]
+        more = f"  ... and {len(lines) - LINES_MAX} more calls\n"
+        lines = [own, *[line for line in lines[:LINES_MAX] if line != own], more]
     where = "\n\nAt:\n" + "".join(lines) if lines else ""
     return f"{type(error).__name__}: {text}{where}"

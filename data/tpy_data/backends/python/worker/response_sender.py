@@ -100,7 +100,10 @@ class InferenceResponseSender:
 
 
 UNANSWERED = "the model dropped the response sender of a request without having sent a response"
-FORGOTTEN = "execute returned None for a request and did not ask for its response sender"
+FORGOTTEN = (
+    "execute returned None for a request and did not ask for its response sender; return a list of InferenceResponse, one for "
+    "each request"
+)
 _MORE = "Unable to send response. Non-decoupled model cannot send more than one response."
 _NOTHING = "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
 
