@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def raised(source: str, depth: int) -> str:
     try:
         code["execute"](depth)
     except ValueError as error:
-        return describe(error, sys._getframe())
+        return describe(error, inspect.currentframe())
     raise AssertionError
 
 
