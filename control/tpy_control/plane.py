@@ -236,13 +236,13 @@ class Plane:
                         text = "model '%(model)s' is to be served with versions %(versions)s (%(why)s)"
                     versions = ", ".join(map(str, desired.versions))
                     _log.debug(text, {"model": str(desired.id), "versions": versions, "why": desired.why})
-                case Reject(model, reason):
+                case Reject(model, reason, message):
                     self._writer.reject(model, reason)
                     served = self.core.desired(model)
                     goes_on = "" if served is None or not served.versions else ", the loaded versions go on serving"
                     _log.error(
                         "Poll failed for model directory '%(model)s'%(goes_on)s: %(reason)s",
-                        {"model": str(model), "reason": reason, "goes_on": goes_on},
+                        {"model": str(model), "reason": message, "goes_on": goes_on},
                     )
                 case Withdraw(model):
                     self._writer.withdraw_rejection(model)

@@ -39,7 +39,8 @@ class AgentModel(Protocol):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The configuration as it was found in the repository, in its JSON form."""
+        """The configuration in `directory`, in its JSON form: that of the repository, or what the agent before this one left there
+        (an empty one if it left none)."""
         ...
 
     @property

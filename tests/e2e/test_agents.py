@@ -160,7 +160,7 @@ def test_models_are_decrypted_with_a_key_from_the_environment(place: Place, clie
     client.load_model(name)
     assert scale(client, name) == 3
     place.put(name, 4, agent, {}, key=OTHER_KEY)
-    wrong = f"repository agent '{agent}': '1/model.onnx' was changed, or was not encrypted with the key in MODEL_KEY"
+    wrong = f"'1/model.onnx' was changed, or was not encrypted with the key in MODEL_KEY .repository agent '{agent}'."
     with pytest.raises(InferenceServerException, match=wrong):
         client.load_model(name)
     place.put(name, 4, agent, {"variable": "NOBODYS_KEY"}, key=KEY)
@@ -180,7 +180,7 @@ def test_models_are_decrypted_with_a_key_from_the_environment(place: Place, clie
 @pytest.mark.parametrize(
     ("mood", "said"),
     [
-        ("raise", "repository agent 'moody': ValueError: a bad day"),
+        ("raise", "ValueError: a bad day .repository agent 'moody'."),
         ("crash", "the process of repository agent 'moody' was ended by signal 11"),
         ("hang", "repository agent 'moody' did not end within 3 s"),
         ("half", "model.onnx"),

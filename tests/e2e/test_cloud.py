@@ -218,7 +218,7 @@ def test_an_agent_decrypts_models_of_a_bucket(s3: S3Server, proxy: FaultyProxy, 
     with serve(*flags, *poll, environment=environment) as server, InferenceServerClient(server.http) as client:
         assert scaled(client, "secret") == 2
         upload(4, OTHER_KEY)
-        server.wait_log("loaded versions go on serving: .*repository agent 'decrypt': '1/model.onnx' was changed")
+        server.wait_log("loaded versions go on serving: .*'1/model.onnx' was changed.*repository agent 'decrypt'")
         assert scaled(client, "secret") == 2
         upload(5, KEY)
         wait_until(lambda: scaled(client, "secret") == 5)

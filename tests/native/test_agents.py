@@ -39,6 +39,21 @@ class Agent:
             model.use(target)
             if model.parameters.get("behaviour") == "raise":
                 raise ValueError("no such key")
+
+
+class Relocating:
+    # notes which agents the configuration names, and leaves the one of its parameter, or none
+
+    def act(self, action, model):
+        listed = model.config.get("model_repository_agents", {}).get("agents", [])
+        with open(model.parameters["journal"], "a") as journal:
+            print(action.name, *(agent["name"] for agent in listed), file=journal)
+        if action is AgentAction.LOAD:
+            target = model.acquire()
+            shutil.copytree(model.directory / "1", target / "1")
+            if "leaves" in model.parameters:
+                (target / "config.pbtxt").write_text(model.parameters["leaves"])
+            model.use(target)
 """
 
 
@@ -60,7 +75,10 @@ class Agents:
         site = folder / "site"
         write(site / "upper_agent.py", PYTHON_AGENT)
         write(site / "upper-1.dist-info" / "METADATA", "Name: upper\nVersion: 1\n")
-        write(site / "upper-1.dist-info" / "entry_points.txt", "[tpy.repository_agents]\nupper = upper_agent:Agent\n")
+        write(
+            site / "upper-1.dist-info" / "entry_points.txt",
+            "[tpy.repository_agents]\nupper = upper_agent:Agent\nmove = upper_agent:Relocating\n",
+        )
         monkeypatch.setenv("PYTHONPATH", str(site))
 
     def ask_for(self, *agents: tuple[str, dict[str, str]]) -> None:
@@ -122,14 +140,34 @@ async def test_a_chain_of_agents_from_load_to_unload(agents: Agents) -> None:
     assert list(agents.scratch.iterdir()) == []
 
 
+async def test_each_agent_of_a_chain_reads_what_the_one_before_left(agents: Agents) -> None:
+    """As in Triton's test of relocation, where one agent is in the chain several times."""
+    other = "model_repository_agents { agents [ { name: 'other' } ] }"
+    last = CONFIG.replace('"', "'").replace("\n", " ")
+    agents.ask_for(
+        ("move", {"leaves": other}), ("move", {}), ("move", {"leaves": "no: configuration"}), ("move", {"leaves": last})
+    )
+    async with agents.disk.running(ControlMode.EXPLICIT, **agents.options) as control:
+        await control.load(load("m"))
+        await agents.wait_told(
+            *("LOAD move move move move", "LOAD other", "LOAD", "LOAD"),
+            *("LOAD_COMPLETE", "LOAD_COMPLETE", "LOAD_COMPLETE other", "LOAD_COMPLETE move move move move"),
+        )
+        assert agents.served() == b"weights"
+    assert agents.told()[8:] == [
+        *("UNLOAD move move move move", "UNLOAD other", "UNLOAD", "UNLOAD"),
+        *("UNLOAD_COMPLETE", "UNLOAD_COMPLETE", "UNLOAD_COMPLETE other", "UNLOAD_COMPLETE move move move move"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "behaviour", "said"),
     [
-        ("shift", "fail", "repository agent 'shift': the key is wrong"),
+        ("shift", "fail", ": the key is wrong .repository agent 'shift'.$"),
         ("shift", "crash", "the process of repository agent 'shift' was ended by signal 11"),
         ("shift", "hang", "repository agent 'shift' did not end within"),
         ("shift", "elsewhere", "/nonexistent/m, which a repository agent put in place, is not there"),
-        ("upper", "raise", "repository agent 'upper': ValueError: no such key"),
+        ("upper", "raise", ": ValueError: no such key .repository agent 'upper'.$"),
         ("nobody", "", "unable to find 'libtritonrepoagent_nobody.so' for repo agent 'nobody', searched: "),
     ],
 )

@@ -1,7 +1,7 @@
 """Leads models through the actions of their repository agents.
 
-LOAD goes to each agent in order, when the model's files are read; each sees the folder that the one before it left. When the
-versions that were loaded from them are READY, LOAD_COMPLETE goes to all in reverse order, or LOAD_FAIL when none is; UNLOAD in
+LOAD goes to each agent in order, when the model's files are read; each sees the folder that the one before it left, and the
+configuration in it. When the versions that were loaded from them are READY, LOAD_COMPLETE goes to all in reverse order, or LOAD_FAIL when none is; UNLOAD in
 order when they take no requests any more, UNLOAD_COMPLETE in reverse order when they are unloaded. The folders of agents are made
 below one scratch directory of this server, and removed with the model, whatever its agents did.
 """
@@ -18,11 +18,14 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from tpy.config import ModelConfig
+from tpy.config import ConfigError, ModelConfig
 from tpy.config.json_form import to_json
 from tpy.config.model_config import RepositoryAgent
+from tpy.config.pbtxt import parse_pbtxt
 from tpy.errors import InvalidArgument, TpyError, Unavailable
+from tpy.files import read_file
 from tpy.ids import ModelId
+from tpy.limits import CONFIG_BYTES_MAX
 from tpy.messages import ModelState
 from tpy.repository_agent import AgentAction
 from tpy.scratch import ScratchDirectory
@@ -30,7 +33,7 @@ from tpy.state import DesiredModel, ModelStateStore, ObservedKey, Snapshot
 from tpy_control.agents.process import AgentProcess
 from tpy_control.core.agents import CHECKSUM_AGENT, mismatches, required_md5s
 from tpy_control.core.candidate import Candidate
-from tpy_control.core.scan import ModelLocation, ModelScan
+from tpy_control.core.scan import CONFIG_FILENAME, ModelLocation, ModelScan
 from tpy_control.sources.disk import DiskSource
 from tpy_control.sources.protocol import RepositorySource
 
@@ -72,6 +75,7 @@ class AgentLifecycles:
         self._root: ScratchDirectory | None = None
         self._making_root = anyio.Lock()
         self._count = 0
+        self._links_count = 0
         self._processes: dict[str, AgentProcess] = {}
         self._lifecycles: dict[int, Lifecycle] = {}
 
@@ -104,6 +108,7 @@ class AgentLifecycles:
                 if found != directory:
                     directory, source = found, DiskSource((found.parent,))
                     location = ModelLocation(str(found.parent), found.name)
+                    config = await anyio.to_thread.run_sync(_config_left_in, found)
         except BaseException:
             await self.fail(lifecycle)
             raise
@@ -125,8 +130,10 @@ class AgentLifecycles:
             "config": msgspec.json.encode(to_json(config)).decode(),
             "parameters": agent.parameters,
         }
-        await process.call({"model": lifecycle.number, "open": opened})
-        link = _Link(process=process, model=lifecycle.number, incarnation=process.incarnation)
+        self._links_count += 1
+        number = self._links_count  # not the lifecycle's: an agent may be twice in a chain
+        await process.call({"model": number, "open": opened})
+        link = _Link(process=process, model=number, incarnation=process.incarnation)
         lifecycle.links.append(link)
         return Path(await _notify(link, AgentAction.LOAD))
 
@@ -222,6 +229,15 @@ class AgentLifecycles:
 
 async def _notify(link: _Link, action: AgentAction) -> str:
     return await link.process.call({"model": link.model, "action": action.name}, incarnation=link.incarnation)
+
+
+def _config_left_in(directory: Path) -> ModelConfig:
+    """As Triton: an empty one where an agent left none, or one that cannot be read."""
+    try:
+        content = read_file(directory / CONFIG_FILENAME, bytes_max=CONFIG_BYTES_MAX)
+        return parse_pbtxt(content.decode()).config
+    except (OSError, UnicodeDecodeError, ConfigError):
+        return ModelConfig()
 
 
 async def _check_sums(agent: RepositoryAgent, source: RepositorySource, location: ModelLocation) -> None:

@@ -54,7 +54,7 @@ class AgentProcess:
                 await self._kill()
                 raise
         if reply.error:
-            raise Internal(f"repository agent '{self._name}': {reply.error}")
+            raise Internal(f"{reply.error} (repository agent '{self._name}')")  # Triton's log has the agent's text alone
         return reply.location
 
     async def end(self) -> None:

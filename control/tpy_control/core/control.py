@@ -30,6 +30,8 @@ class Reject(msgspec.Struct, frozen=True):
 
     id: ModelId
     reason: str
+    message: str
+    """The reason without its code, for the log."""
 
 
 class Withdraw(msgspec.Struct, frozen=True):
@@ -135,7 +137,7 @@ class ControlCore:
         if self._refused.get(refused.id) == refused:
             return []
         self._refused[refused.id] = refused
-        return [Reject(refused.id, refused.reason)]
+        return [Reject(refused.id, refused.reason, refused.message)]
 
     def unload(self, model: ModelId, *, why: str, components: bool) -> list[Action]:
         """Desire no version of a model. With `components`, also none of an ensemble's members, unless they were loaded by name or
