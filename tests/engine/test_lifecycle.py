@@ -433,4 +433,4 @@ async def test_a_load_that_hangs_blocks_nobody_else(
         await r.serve(config("fine"))
         assert values(await r.submit(request(model="fine")).wait()) == [1, 1]
         await trio.sleep(100)
-    assert caplog.text.count("still loading, and holds one of the load threads; it may hang") == 1
+    assert caplog.text.count("still loading 'stuck' version 1; it may hang") == 1

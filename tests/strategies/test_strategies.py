@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +20,12 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import DynamicBatching, ModelInput, ModelOutput, ModelParameter
 from tpy.errors import Internal, InvalidArgument, NotFound, TpyError
 from tpy.messages import DataType, Tensor
+from tpy_data.native.process import plugin_process
 from tpy_data.schedulers.core import BatchStrategy, Dispatch, Ticket
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.overlap import OverlapTerms
-from tpy_data.strategies import OpenStrategy, find_strategy, open_strategy
+from tpy_data.strategies import OpenStrategy, find_strategy, open_strategy, opening
 from tpy_data.strategies.requests import describe, elements
 
 DELAY_NS = 1000
@@ -153,9 +155,11 @@ class Strategies:
         self._folder = folder
         self._open: list[OpenStrategy] = []
 
-    def open(self, behaviour: str = "", isolation: Isolation = Isolation.THREAD, *, volume: int = 24) -> OpenStrategy:
+    def open(
+        self, behaviour: str = "", isolation: Isolation = Isolation.THREAD, *, volume: int = 24, path: Path | None = None
+    ) -> OpenStrategy:
         config = config_with(behaviour=behaviour, isolation=isolation.value, MAX_BATCH_VOLUME_BYTES=str(volume))
-        self._open.append(open_strategy(library("strategy"), config, 1, self._folder))
+        self._open.append(open_strategy(path or library("strategy"), config, 1, self._folder))
         return self._open[-1]
 
     def close(self) -> None:
@@ -273,6 +277,47 @@ def test_a_strategy_that_releases_requests_releases_nothing(strategies: Strategi
 def test_a_strategy_that_cannot_be_initialised_fails_the_load(strategies: Strategies, behaviour: str, said: str) -> None:
     with pytest.raises(Internal, match=said):
         strategies.open(behaviour, Isolation.PROCESS)
+
+
+def test_a_strategy_whose_process_dies_at_its_start_is_started_once_more(
+    strategies: Strategies, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = strategies.open("crashes-once", Isolation.PROCESS)
+    strategy.begin()
+    assert strategy.include(Request())
+    assert "the process of the batching strategy of model 'm' was ended by SIGABRT; it is started once more" in caplog.text
+
+
+def test_a_start_that_takes_long_is_reported_and_has_a_limit(
+    strategies: Strategies, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin_process, "NATIVE_PLUGIN_SLOW_S", 0.2)
+    monkeypatch.setattr(plugin_process, "NATIVE_PLUGIN_START_S_MAX", 0.5)
+    with pytest.raises(Internal, match=r"the batching strategy of model 'm' did not start within 0\.5 s: .*load it again"):
+        strategies.open("hangs-batcher", Isolation.PROCESS)
+    assert "the batching strategy of model 'm' is still starting after 0 s; it is given 0.5 s" in caplog.text
+
+
+def test_a_strategy_that_cannot_be_started_again_is_tried_until_it_can(
+    strategies: Strategies, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "NATIVE_STRATEGY_PAUSE_S_MIN", 0.05)
+    copied = tmp_path / "strategy.so"
+    shutil.copy(library("strategy"), copied)
+    strategy = strategies.open("crashes", Isolation.PROCESS, volume=8, path=copied)
+    copied.rename(tmp_path / "away.so")
+    strategy.begin()
+    assert strategy.include(Request(id="bad"))
+    wait_until(lambda: "cannot be started again" in caplog.text, within_s=60)
+    (tmp_path / "away.so").rename(copied)
+
+    def is_asked() -> bool:
+        strategy.end()
+        strategy.begin()
+        strategy.include(Request(8))
+        return not strategy.include(Request(8))
+
+    wait_until(is_asked, within_s=60)
 
 
 @pytest.mark.parametrize(("behaviour", "reason"), [("crashes", "was ended by SIGSEGV"), ("hangs", "did not answer in time")])

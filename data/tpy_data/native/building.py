@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -17,6 +18,8 @@ from typing import Final
 
 from tpy.errors import Internal, Unavailable
 from tpy.limits import NATIVE_BUILD_S_MAX
+
+_log = logging.getLogger(__name__)
 
 HERE: Final = Path(__file__).parent
 INCLUDE: Final = HERE / "include"
@@ -46,6 +49,7 @@ def library_folder() -> Path:
     cache = _cache() / source_hash()
     with _only_one(cache.with_suffix(".lock")):
         if not cache.is_dir():
+            _log.info("compiling the C library for compiled plug-ins, once for this version: it takes some seconds")
             build(cache)
     return cache
 

@@ -20,6 +20,8 @@ from tpy.errors import InvalidArgument, NotFound, TpyError
 from tpy.limits import (
     NATIVE_STRATEGY_CALL_S_MAX,
     NATIVE_STRATEGY_COUNTED_S,
+    NATIVE_STRATEGY_PAUSE_S_MAX,
+    NATIVE_STRATEGY_PAUSE_S_MIN,
     NATIVE_STRATEGY_SLOW_S,
     NATIVE_STRATEGY_WAIT_PART,
     NATIVE_STRATEGY_WAIT_S_MAX,
@@ -168,7 +170,7 @@ class _InProcess:
         self._patience = _Patience()
         self._said: list[str] = []
         self._lock = threading.Lock()
-        self._is_closed = False
+        self._closed = threading.Event()
         self._process: PluginProcess | None = self._start()
 
     def begin(self) -> None:
@@ -228,7 +230,7 @@ class _InProcess:
     def close(self) -> None:
         """As OpenStrategy."""
         with self._lock:
-            self._is_closed = True
+            self._closed.set()
             process, self._process = self._process, None
         if process is not None:
             process.close()
@@ -240,14 +242,19 @@ class _InProcess:
 
     def _start_again(self, dead: PluginProcess) -> None:
         dead.kill()
-        try:
-            process = self._start()
-        except TpyError as error:
-            _log.error("the batching strategy cannot be started again: %s", error, extra={"context": {"model": self._name}})
-            return
-        with self._lock:
-            if not self._is_closed:
-                self._said.clear()
-                self._process = process
-                return
-        process.close()
+        pause_s = NATIVE_STRATEGY_PAUSE_S_MIN
+        while not self._closed.is_set():
+            try:
+                process = self._start()
+            except TpyError as error:
+                text = "the batching strategy cannot be started again: %s; next try in %g s"
+                _log.error(text, error, pause_s, extra={"context": {"model": self._name}})
+                self._closed.wait(pause_s)
+                pause_s = min(2 * pause_s, NATIVE_STRATEGY_PAUSE_S_MAX)
+                continue
+            with self._lock:
+                if not self._closed.is_set():
+                    self._said.clear()
+                    self._process = process
+                    return
+            process.close()

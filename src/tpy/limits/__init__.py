@@ -405,6 +405,12 @@ NATIVE_STRATEGY_CALL_S_MAX: Final = 0.1
 """One answer of a batching strategy in its process, which takes some 20 us: the loop waits for it. A process that takes longer is
 ended and started again."""
 
+NATIVE_STRATEGY_PAUSE_S_MIN: Final = 1.0
+"""Pause after a batching strategy's process could not be started again; it doubles with each failure in a row."""
+
+NATIVE_STRATEGY_PAUSE_S_MAX: Final = 60.0
+"""As long at most."""
+
 NATIVE_STRATEGY_WAIT_S_MAX: Final = 0.1
 """The loop waits so long in a row for slow answers of a strategy in its process; then batches are formed without it for
 as long as NATIVE_STRATEGY_WAIT_PART says. Twice that, with the last answer, is what others wait."""
@@ -418,9 +424,12 @@ NATIVE_STRATEGY_COUNTED_S: Final = 0.002
 NATIVE_STRATEGY_SLOW_S: Final = 0.02
 """An answer of a batching strategy that takes so long is an error in the log: no request of any model goes on meanwhile."""
 
-NATIVE_PLUGIN_START_S_MAX: Final = 60.0
-"""Starting the process of a compiled cache or batching strategy, and opening it: the server waits for it. The library of the host
-may have to be built first."""
+NATIVE_PLUGIN_START_S_MAX: Final = 300.0
+"""Starting the process of a compiled cache or batching strategy, and opening it, which takes a part of a second: with half a core
+beside other loads it took more than 60."""
+
+NATIVE_PLUGIN_SLOW_S: Final = 10.0
+"""A start that takes longer is reported, again and again."""
 
 CACHE_PAUSE_NS_MIN: Final = 1_000_000_000
 """Pause after a Redis or a compiled cache did not answer; it doubles with each failure in a row."""

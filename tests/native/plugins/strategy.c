@@ -53,6 +53,18 @@ TRITONSERVER_Error* TRITONBACKEND_ModelBatcherInitialize(TRITONBACKEND_Batcher**
     TRY(TRITONSERVER_MessageDelete(message));
     *batcher = (TRITONBACKEND_Batcher*)strategy;
     if (is(strategy, "crashes-batcher")) abort();
+    if (is(strategy, "crashes-once")) { /* the first time that this model's batcher is made */
+        char path[512];
+        TRITONBACKEND_ArtifactType type;
+        const char* location;
+        TRY(TRITONBACKEND_ModelRepository(model, &type, &location));
+        snprintf(path, sizeof path, "%s/crashed", location);
+        if (access(path, F_OK) != 0) {
+            fclose(fopen(path, "w"));
+            abort();
+        }
+    }
+    if (is(strategy, "hangs-batcher")) pause();
     return is(strategy, "fails-batcher") ? failure("ModelBatcherInitialize") : NULL;
 }
 

@@ -210,7 +210,8 @@ class VersionRuntime(Runtime):
         waited_s = LOAD_SLOW_S
         while True:
             await trio.sleep(waited_s)
-            _log.warning("still loading, and holds one of the load threads; it may hang", extra={"context": self._about()})
+            text = "still loading '%(model)s' version %(version)s; it may hang and holds one of the load threads"
+            _log.warning(text, self._about())
             waited_s *= 2
 
     async def _serve(self) -> None:

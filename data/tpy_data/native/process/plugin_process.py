@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import select
 import signal
 import socket
 import struct
@@ -16,9 +18,12 @@ import msgspec
 
 from tpy.backend import ModelMetrics
 from tpy.errors import Internal
-from tpy.limits import NATIVE_PLUGIN_START_S_MAX
+from tpy.limits import NATIVE_PLUGIN_SLOW_S, NATIVE_PLUGIN_START_S_MAX
+from tpy_data.native.building import library_folder
 from tpy_data.native.process.metrics import MetricReceiver
 from tpy_data.native.surroundings import error_of
+
+_log = logging.getLogger(__name__)
 
 LENGTH: Final = struct.Struct("<Q")
 
@@ -39,12 +44,28 @@ class PluginProcess:
         self, module: str, name: str, settings: Mapping[str, str], metrics: ModelMetrics, *, reply_bytes_max: int
     ) -> None:
         """Start it and open the plug-in. `name` is for people. Raises what the plug-in's initialise returns, and Internal when
-        the process cannot be started, dies, or does not open it in time."""
+        the process cannot be started, dies twice, or does not open it in time; and as `library_folder`."""
+        library_folder()  # built here if need be: no part of the limit of the start
         self._name = name
         self._reply_bytes_max = reply_bytes_max
+        try:
+            failure = self._open(module, settings, metrics)
+        except PluginGone as gone:
+            _log.warning("%s; it is started once more", gone)
+            try:
+                failure = self._open(module, settings, metrics)
+            except PluginGone as again:
+                raise Internal(str(again)) from None
+        if failure:
+            self.kill()
+            raise error_of(failure[0], failure[1:].decode(errors="replace"))
+
+    def _open(self, module: str, settings: Mapping[str, str], metrics: ModelMetrics) -> bytes:
+        """Start the process. Returns the error of the plug-in, empty when it is open. Raises Internal as __init__, PluginGone when
+        the process dies."""
         self._socket, theirs = socket.socketpair()
         changes, their_changes = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._metrics = MetricReceiver(changes, name, metrics)
+        self._metrics = MetricReceiver(changes, self._name, metrics)
         command = [sys.executable, "-m", module, str(theirs.fileno()), str(their_changes.fileno())]
         try:
             with theirs, their_changes:
@@ -57,15 +78,31 @@ class PluginProcess:
         except OSError as error:
             self._socket.close()
             self._metrics.close()
-            raise Internal(f"the process of {name} cannot be started: {error.strerror}") from error
+            raise Internal(f"the process of {self._name} cannot be started: {error.strerror}") from error
+        deadline_s = time.monotonic() + NATIVE_PLUGIN_START_S_MAX
         try:
-            failure = self.exchange(msgspec.json.encode(settings), time.monotonic() + NATIVE_PLUGIN_START_S_MAX)
-        except PluginGone as gone:
+            self._send(msgspec.json.encode(settings), deadline_s)
+            self._wait_open(deadline_s)
+            return self._receive_answer(deadline_s)
+        except OSError as error:
+            gone = self._gone(error)
             self.kill()
-            raise Internal(str(gone)) from None
-        if failure:
+            raise gone from None
+        except BaseException:
             self.kill()
-            raise error_of(failure[0], failure[1:].decode(errors="replace"))
+            raise
+
+    def _wait_open(self, deadline_s: float) -> None:
+        """Until the process has answered, or is gone. Raises Internal when it takes longer than it may."""
+        limit_s = NATIVE_PLUGIN_START_S_MAX
+        while not select.select([self._socket], [], [], min(NATIVE_PLUGIN_SLOW_S, deadline_s - time.monotonic()))[0]:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise Internal(
+                    f"{self._name} did not start within {limit_s:g} s: its library is still being loaded or initialised; see what "
+                    "it waits for, and load it again"
+                )
+            _log.warning("%s is still starting after %.0f s; it is given %g s", self._name, limit_s - left_s, limit_s)
 
     @property
     def pid(self) -> int:
@@ -75,20 +112,10 @@ class PluginProcess:
     def exchange(self, request: bytes | memoryview, deadline_s: float) -> bytes:
         """Have it answer; a view is one of bytes. `deadline_s` is of time.monotonic. Raises PluginGone."""
         try:
-            self._await(deadline_s)
-            if len(request) < _TOGETHER_BYTES_MAX:
-                self._socket.sendall(LENGTH.pack(len(request)) + request)
-            else:
-                self._socket.sendall(LENGTH.pack(len(request)))
-                self._socket.sendall(request)
-            (size,) = LENGTH.unpack(self._receive(LENGTH.size, deadline_s))
-            if size > self._reply_bytes_max:
-                raise PluginGone(f"the process of {self._name} gave an answer of {size} bytes")
-            return self._receive(size, deadline_s)
-        except TimeoutError:
-            raise PluginGone(f"{self._name} did not answer in time") from None
-        except OSError:
-            raise PluginGone(self._end()) from None
+            self._send(request, deadline_s)
+            return self._receive_answer(deadline_s)
+        except OSError as error:
+            raise self._gone(error) from None
 
     def close(self) -> None:
         """Let the plug-in end, for a moment."""
@@ -104,6 +131,23 @@ class PluginProcess:
         self._process.wait()
         self._socket.close()
         self._metrics.close()
+
+    def _send(self, request: bytes | memoryview, deadline_s: float) -> None:
+        self._await(deadline_s)
+        if len(request) < _TOGETHER_BYTES_MAX:
+            self._socket.sendall(LENGTH.pack(len(request)) + request)
+        else:
+            self._socket.sendall(LENGTH.pack(len(request)))
+            self._socket.sendall(request)
+
+    def _receive_answer(self, deadline_s: float) -> bytes:
+        (size,) = LENGTH.unpack(self._receive(LENGTH.size, deadline_s))
+        if size > self._reply_bytes_max:
+            raise PluginGone(f"the process of {self._name} gave an answer of {size} bytes")
+        return self._receive(size, deadline_s)
+
+    def _gone(self, error: OSError) -> PluginGone:
+        return PluginGone(f"{self._name} did not answer in time" if isinstance(error, TimeoutError) else self._end())
 
     def _await(self, deadline_s: float) -> None:
         left_s = deadline_s - time.monotonic()

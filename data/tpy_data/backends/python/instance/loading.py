@@ -101,7 +101,7 @@ def _wait_loaded(connection: Connection, progress: _Start, start: WorkerStart, l
         if waited_s >= limit_s:
             step = "auto_complete_config" if start.mode == "auto_complete" else "initialize"
             raise _not_ready(start.name, f"{step} did not return", limit_s)
-        log("warning", f"still loading the model after {waited_s:g} s; it is given {limit_s:g} s")
+        log("warning", f"still loading '{start.name}' after {waited_s:g} s; it is given {limit_s:g} s")
 
 
 def _not_ready(name: str, what: str, limit_s: float) -> Internal:
