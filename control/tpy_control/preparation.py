@@ -82,7 +82,7 @@ class Preparation:
             if found is None:
                 text = f"the folder {location.repository}/{location.name}, which a repository agent put in place, is not there"
                 return Refused(id=model, kind=RefusalKind.POLL, message=text)
-            scan = found
+            scan = msgspec.structs.replace(found, has_given_name=scan.has_given_name)
         return await self._interpret(scan, model, override)
 
     async def _interpret(self, scan: ModelScan, model: ModelId, override: Override | None) -> Candidate | Refused:

@@ -39,7 +39,7 @@ class AgentModel(Protocol):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The configuration in `directory`, in its JSON form: that of the repository, or what the agent before this one left there
+        """The configuration in `directory`, in its JSON form: the repository's, or what the agent before this one left there
         (an empty one if it left none)."""
         ...
 

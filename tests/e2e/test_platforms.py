@@ -164,7 +164,7 @@ def test_many_models_on_sagemaker(archives: Path, repository: Path) -> None:
             status, answer, _ = load(hash_, url, "red.tar.gz")
             assert (status, "loaded already" in json.loads(answer)["error"]) == (409, True)
             status, answer, _ = load("other", url, "red.tar.gz")
-            assert (status, "is served already" in json.loads(answer)["error"]) == (409, True)
+            assert (status, "has already been registered" in json.loads(answer)["error"]) == (409, True)
             document = {"modelName": hash_, "modelUrl": str(archives)}
             assert json.loads(call(address, "/models")[1]) == {"models": [document]}
             assert json.loads(call(address, f"/models/{hash_}")[1]) == document
@@ -191,17 +191,28 @@ def test_many_models_on_sagemaker(archives: Path, repository: Path) -> None:
         assert call(address, "/models", b"{}")[0] == 400
 
 
-def test_a_model_on_sagemaker_takes_no_other_ones_place(archives: Path, repository: Path) -> None:
-    ModelFolder(archives, "model").config(f'backend: "python"\nmax_batch_size: 8\n{IDENTITY_PAIR}').python(FAILING)
+def test_a_model_on_sagemaker_has_the_name_that_it_is_loaded_by(archives: Path, repository: Path) -> None:
+    """Also where its configuration has another one, and a model of the server's own repository has it: as in Triton."""
+    ModelFolder(archives, "model").config(f'name: "other"\nbackend: "python"\nmax_batch_size: 8\n{IDENTITY_PAIR}').python(FAILING)
     flags = ("--allow-sagemaker=true", "--model-control-mode=explicit", "--load-model=same", "--sagemaker-default-model=same")
     with ServerProcess(*flags, "--sagemaker-safe-port-range=1-65535", repositories=[repository]) as server:
         address = server.address("Sagemaker HTTPService")
         body = json.dumps({"model_name": "x", "url": f"{archives}/model"}).encode()
         status, answer, _ = call(address, "/models", body, {"X-Amzn-SageMaker-Target-Model": "same"})
-        assert (status, "model 'same' is served already" in json.loads(answer)["error"]) == (409, True)
-        assert call(address, "/invocations", BODY)[0] == 200
-        assert call(address, "/models/x")[0] == 404
-        assert call(address, "/models", body, {"X-Amzn-SageMaker-Target-Model": "free"})[0] == 200
+        assert (status, answer) == (200, b"")
+        status, answer, _ = call(address, "/models/x/invoke", BODY)
+        assert (status, "out of memory" in json.loads(answer)["error"]) == (507, True), "this one's own"
+        other = json.dumps({"model_name": "y", "url": f"{archives}/model"}).encode()
+        assert call(address, "/models", other, {"X-Amzn-SageMaker-Target-Model": "same"})[0] == 409, "another archive's"
+        assert call(address, "/models/x", method="DELETE")[0] == 200
+        assert call(address, "/models", body)[0] == 200
+        assert call(address, "/models/x/invoke", BODY)[0] == 507
+        for line in (
+            "Loading SageMaker TargetModel: same",
+            "Unloading SageMaker TargetModel: same",
+            "Loading SageMaker TargetModel: x",
+        ):
+            assert line in server.log
 
 
 VERTEX = {
@@ -232,6 +243,8 @@ def test_predictions_on_vertex_ai(vertex: str) -> None:
     status, answer, headers = call(vertex, PREDICT, body, {"Content-Type": f"{VERTEX_TYPE}{length}"})
     assert status == 200
     assert binary_output(answer, headers["Content-Type"], VERTEX_TYPE) == [[5]]
+    length = int(headers["Inference-Header-Content-Length"])  # by which Triton's clients read it
+    assert InferenceServerClient.parse_response_body(answer, header_length=length).as_numpy("OUTPUT0").tolist() == [[5]]
     assert call(vertex, PREDICT)[0] == 405
     assert call(vertex, "/v2/models/same/infer", BODY)[0] == 404
 

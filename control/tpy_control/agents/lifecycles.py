@@ -1,9 +1,10 @@
 """Leads models through the actions of their repository agents.
 
 LOAD goes to each agent in order, when the model's files are read; each sees the folder that the one before it left, and the
-configuration in it. When the versions that were loaded from them are READY, LOAD_COMPLETE goes to all in reverse order, or LOAD_FAIL when none is; UNLOAD in
-order when they take no requests any more, UNLOAD_COMPLETE in reverse order when they are unloaded. The folders of agents are made
-below one scratch directory of this server, and removed with the model, whatever its agents did.
+configuration in it. When the versions that were loaded from them are READY, LOAD_COMPLETE goes to all in reverse order, or
+LOAD_FAIL when none is; UNLOAD in order when they take no requests any more, UNLOAD_COMPLETE in reverse order when they are
+unloaded. The folders of agents are made below one scratch directory of this server, and removed with the model, whatever its
+agents did.
 """
 
 from __future__ import annotations

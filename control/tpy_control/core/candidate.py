@@ -148,7 +148,7 @@ def interpret(scan: ModelScan, model: ModelId, *, auto_complete: bool, override:
     try:
         parsed = _parse(scan, auto_complete=auto_complete, override=override)
         config = resolve(
-            parsed.config,
+            msgspec.structs.replace(parsed.config, name="") if scan.has_given_name else parsed.config,
             directory_name=model.name,
             version_files=scan.first_version_names,
             other_files=scan.other_names,

@@ -102,6 +102,8 @@ class ModelScan(msgspec.Struct, frozen=True, kw_only=True):
     config_text: str | None = None
     warnings: tuple[str, ...] = ()
     error: str = ""
+    has_given_name: bool = False
+    """True if the repository was registered with the model's name: that in the configuration does not count."""
 
     @property
     def first_version_names(self) -> frozenset[str] | None:
@@ -152,6 +154,7 @@ def assemble(
     config_path: str,
     config_text: str | None,
     warnings: Iterable[str] = (),
+    has_given_name: bool = False,
 ) -> ModelScan:
     """Sort the content of a model directory. `folders` are the top-level ones, also empty ones; `files` all files below."""
     files, folders, warnings = tuple(files), tuple(folders), list(warnings)
@@ -182,4 +185,5 @@ def assemble(
         config_path=config_path,
         config_text=config_text,
         warnings=tuple(warnings),
+        has_given_name=has_given_name,
     )

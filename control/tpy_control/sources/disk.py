@@ -163,6 +163,7 @@ class DiskRepositories:
             config_path=config_path,
             config_text=config_text,
             warnings=walked.warnings,
+            has_given_name=location.name in self._registered.get(location.repository, {}).values(),
         )
 
     def md5(self, location: ModelLocation, path: str) -> str | None:

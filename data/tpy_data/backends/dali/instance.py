@@ -17,7 +17,6 @@ from tpy_data.backends.dali.settings import ModelSettings
 
 class _Output(NamedTuple):
     name: str
-    datatype: DataType
     splits: bool
 
 
@@ -29,7 +28,7 @@ class DaliInstance:
     def __init__(self, pipeline: Pipeline, config: ModelConfig, settings: ModelSettings) -> None:
         self._pipeline = pipeline
         self._decoupled = config.decoupled
-        self._outputs = [_Output(each.name, each.data_type, each.name in settings.split) for each in config.output]
+        self._outputs = [_Output(each.name, each.name in settings.split) for each in config.output]
 
     def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         """As `ModelInstance`."""
@@ -113,20 +112,15 @@ class DaliInstance:
         return rows
 
     def _results(self, made: Sequence[Samples], rows: Sequence[int]) -> list[ExecutionResult]:
-        """Raises Internal for outputs that are not those of the configuration."""
+        """Raises Internal for outputs that have more or fewer samples than the requests."""
         per_request: list[list[Tensor]] = [[] for _ in rows]
         for output, samples in zip(self._outputs, made, strict=True):
-            if samples.datatype is not output.datatype:
-                raise Internal(
-                    f"the pipeline made output '{output.name}' of type {samples.datatype.config_name}, its configuration says "
-                    f"{output.datatype.config_name}"
-                )
             if len(samples.shapes) != sum(rows):
                 raise Internal(
                     f"Cannot split a shape list with {len(samples.shapes)} samples to list shapes of total {sum(rows)} samples."
                 )
             for tensors, array in zip(per_request, _cut(output, samples, rows), strict=True):
-                tensors.append(Tensor(output.name, output.datatype, array))
+                tensors.append(Tensor(output.name, samples.datatype, array))  # as Triton, whatever the configuration says
         return [ExecutionResult(tensors) for tensors in per_request]
 
 

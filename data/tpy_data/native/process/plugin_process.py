@@ -61,8 +61,8 @@ class PluginProcess:
             raise error_of(failure[0], failure[1:].decode(errors="replace"))
 
     def _open(self, module: str, settings: Mapping[str, str], metrics: ModelMetrics) -> bytes:
-        """Start the process. Returns the error of the plug-in, empty when it is open. Raises Internal as __init__, PluginGone when
-        the process dies."""
+        """Start the process. Returns the error of the plug-in, empty when it is open. Raises Internal as __init__,
+        PluginGone when the process dies."""
         self._socket, theirs = socket.socketpair()
         changes, their_changes = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._metrics = MetricReceiver(changes, self._name, metrics)
@@ -94,13 +94,15 @@ class PluginProcess:
 
     def _wait_open(self, deadline_s: float) -> None:
         """Until the process has answered, or is gone. Raises Internal when it takes longer than it may."""
-        limit_s = NATIVE_PLUGIN_START_S_MAX
-        while not select.select([self._socket], [], [], min(NATIVE_PLUGIN_SLOW_S, deadline_s - time.monotonic()))[0]:
+        limit_s = left_s = NATIVE_PLUGIN_START_S_MAX
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        while not poll.poll(1000 * min(NATIVE_PLUGIN_SLOW_S, left_s)):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise Internal(
-                    f"{self._name} did not start within {limit_s:g} s: its library is still being loaded or initialised; see what "
-                    "it waits for, and load it again"
+                    f"{self._name} did not start within {limit_s:g} s: its library is still being loaded or initialised; see "
+                    "what it waits for, and load it again"
                 )
             _log.warning("%s is still starting after %.0f s; it is given %g s", self._name, limit_s - left_s, limit_s)
 

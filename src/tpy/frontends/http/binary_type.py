@@ -14,10 +14,18 @@ _LENGTH_MAX = 2**31 - 1
 
 
 async def infer_with_type(
-    endpoint: InferEndpoint, request: HttpRequest, model: str, version: str | None = None, *, type_prefix: str, protocol: str
+    endpoint: InferEndpoint,
+    request: HttpRequest,
+    model: str,
+    version: str | None = None,
+    *,
+    type_prefix: str,
+    protocol: str,
+    keep_length: bool = False,
 ) -> HttpReply:
     """`infer`, where the content types of binary requests and answers are `type_prefix` and the length of the JSON. Nothing is
-    compressed. Raises InvalidArgument, with Triton's texts, for a length that cannot be."""
+    compressed. With `keep_length` the answer has the header, too. Raises InvalidArgument, with Triton's texts, for a length that
+    cannot be."""
     for encoding in (b"accept-encoding", b"content-encoding"):
         request.fields.pop(encoding, None)
     length = json_length(request.fields.get(b"content-type", b"").decode("latin-1"), len(request.body), type_prefix=type_prefix)
@@ -26,7 +34,9 @@ async def infer_with_type(
     reply = await infer(endpoint, request, model, version, protocol=protocol)
     for name, value in reply.headers:
         if name == _LENGTH:
-            return msgspec.structs.replace(reply, content_type=f"{type_prefix}{value}", headers=())
+            return msgspec.structs.replace(
+                reply, content_type=f"{type_prefix}{value}", headers=reply.headers if keep_length else ()
+            )
     return reply
 
 

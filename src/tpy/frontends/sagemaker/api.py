@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 import orjson
 import trio
@@ -17,6 +19,8 @@ from tpy.frontends.sagemaker.models import LoadedModel, find_model, is_out_of_me
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import LoadRequest, ModelState
 from tpy.services import RegistrationService
+
+_log = logging.getLogger(__name__)
 
 _TYPE_PREFIX = "application/vnd.sagemaker-triton.binary+json;json-header-size="
 _TARGET = b"x-amzn-sagemaker-target-model"
@@ -113,13 +117,10 @@ class SageMakerApi:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise InvalidArgument(f"expected the members 'model_name' and 'url': {error}") from None
         target = _target(request, body.model_name)
+        _log.info("Loading SageMaker TargetModel: %(target)s", {"target": target})
         async with self._turn:
             if body.model_name in self._loaded:
                 raise AlreadyExists(f"model '{body.model_name}' is loaded already")
-            serving = (ModelState.READY, ModelState.LOADING)
-            rows = await self._endpoint.services.repository.index()
-            if any(row.name == target and row.state in serving for row in rows):
-                raise AlreadyExists(f"model '{target}' is served already, by another name or from the server's own repository")
             place = await run_in_thread(find_model, body.url, limiter=self._endpoint.threads)
             repository = str(place.repository)
             await registration.register(repository, {place.folder: target})
@@ -140,6 +141,7 @@ class SageMakerApi:
             if model is None:
                 return HttpReply(status=404)
             repository = self._endpoint.services.repository
+            _log.info("Unloading SageMaker TargetModel: %(target)s", {"target": model.target})
             await repository.unload(model.target, unload_dependents=True)
             with trio.move_on_after(limits.SAGEMAKER_UNLOAD_S_MAX):
                 while any(  # noqa: ASYNC110 - no event tells of the end of an unload

@@ -104,7 +104,9 @@ class VertexApi:
         return await self._redirect(request, target.decode("latin-1"))
 
     async def _infer(self, request: HttpRequest, model: str, version: str | None = None) -> HttpReply:
-        return await infer_with_type(self._endpoint, request, model, version, type_prefix=_TYPE_PREFIX, protocol="vertex-ai")
+        return await infer_with_type(
+            self._endpoint, request, model, version, type_prefix=_TYPE_PREFIX, protocol="vertex-ai", keep_length=True
+        )
 
     def _require(self, api: str, request: HttpRequest, model: str | None = None) -> None:
         self._endpoint.authorize(api, request, model)
