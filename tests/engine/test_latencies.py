@@ -57,14 +57,15 @@ async def test_nothing_is_kept_unless_it_is_asked_for() -> None:
 
 
 async def test_histograms_of_request_queue_and_execution(autojump_clock: MockClock) -> None:
-    async with rig(latency_ms=40, latencies=HISTOGRAMS) as r:
+    async with rig(latency_ms=40.0001, latencies=HISTOGRAMS) as r:
         await r.serve(config())
         r.observers.add(Traced())
         sinks = [r.submit(request(id=str(number))) for number in range(2)]
         for sink in sinks:
             await sink.wait()
         found = latencies(r)
-        assert list(found) == [REQUEST_DURATION, QUEUE_DURATION, COMPUTE_DURATION]
+        assert list(found) == [REQUEST_DURATION, QUEUE_DURATION, COMPUTE_DURATION, FIRST_RESPONSE]
+        assert (count(found[FIRST_RESPONSE]), found[FIRST_RESPONSE].total) == (2, 120), "whole milliseconds, as in Triton"
         assert [below(found[REQUEST_DURATION], bound) for bound in (0.025, 0.05, 0.1)] == [0, 1, 2]
         assert [below(found[QUEUE_DURATION], bound) for bound in (0.0001, 0.025, 0.05)] == [1, 1, 2]
         assert round(found[REQUEST_DURATION].total, 3) == 0.12
@@ -150,7 +151,7 @@ async def test_an_ensemble_and_its_members(autojump_clock: MockClock) -> None:
         for model, seconds in (("e", 0.01), ("a", 0.005), ("b", 0.005)):
             found = latencies(r, model)
             assert (count(found[REQUEST_DURATION]), round(found[REQUEST_DURATION].total, 4)) == (1, seconds)
-        assert FIRST_RESPONSE not in latencies(r, "e")
+            assert (count(found[FIRST_RESPONSE]), found[FIRST_RESPONSE].total) == (1, 1000 * seconds)
 
 
 async def test_models_whose_answers_are_cached() -> None:
@@ -171,6 +172,7 @@ async def test_models_whose_answers_are_cached() -> None:
         assert count(found["nv_cache_hit_summary_per_model"]) == 2
         assert count(found["nv_cache_miss_summary_per_model"]) == 1
         assert count(found[REQUEST_DURATION]) == 3
+        assert count(found[FIRST_RESPONSE]) == 3
         assert count(found[COMPUTE_DURATION]) == 1
 
 

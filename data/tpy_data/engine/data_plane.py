@@ -267,7 +267,7 @@ def _statistics(model: ModelId, served: Served, *, with_latencies: bool) -> Mode
     caches = isinstance(engine, CachedEngine)
     latencies: tuple[Latency, ...] = ()
     if with_latencies and counters.latencies is not None:
-        latencies = counters.latencies.snapshot(decoupled=copy.config.decoupled, caches=caches)
+        latencies = counters.latencies.snapshot(caches=caches)
     return ModelStatistics(
         name=model.name,
         namespace=model.namespace,

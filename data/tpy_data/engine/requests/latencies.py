@@ -37,6 +37,8 @@ class VersionLatencies:
         self._quantiles = options.quantiles
         self._histograms = _Histograms(config) if options.histograms else None
         self._summaries = _Summaries() if options.summaries else None
+        self._answers_once = not config.decoupled and config.ensemble_scheduling is None
+        """True if the answer is the first response; else `first_response` tells of it."""
 
     def succeeded(self, requests: Iterable[tuple[CountedRequest, Execution]], now_ns: int) -> None:
         """As `VersionStatistics.succeeded`."""
@@ -44,13 +46,15 @@ class VersionLatencies:
         for request, execution in requests:
             if histograms is not None:
                 histograms.succeeded(request, execution, now_ns, self._clock)
+                if self._answers_once:
+                    self.first_response(request, now_ns)
             if summaries is not None:
                 summaries.succeeded(request.queued_ns, execution, now_ns)
 
     def first_response(self, request: CountedRequest, now_ns: int) -> None:
-        """The model has sent the first response to the request."""
+        """The model has sent the first response to the request. Whole milliseconds count, as in Triton."""
         if self._histograms is not None:
-            duration_ns = now_ns - request.queued_ns
+            duration_ns = (now_ns - request.queued_ns) // NS_PER_MS * NS_PER_MS
             self._histograms.first_response.add(duration_ns)
             if request.record is not None and (trace_id := request.record.trace_id):
                 self._histograms.first_response.mark(duration_ns, trace_id, self._clock.wall_ms())
@@ -60,6 +64,7 @@ class VersionLatencies:
         if self._histograms is not None:
             self._histograms.request.add(taken_ns)
             self._histograms.queue.add(queue_ns)
+            self._histograms.first_response.add(taken_ns // NS_PER_MS * NS_PER_MS)
         if self._summaries is not None:
             now_ns = self._clock.now_ns()
             self._summaries.queue.add(queue_ns, now_ns)
@@ -70,14 +75,13 @@ class VersionLatencies:
         if self._summaries is not None:
             self._summaries.miss.add(miss_ns, self._clock.now_ns())
 
-    def snapshot(self, *, decoupled: bool, caches: bool) -> tuple[Latency, ...]:
-        """The distributions now. As in Triton, first responses are those of decoupled models, and a model whose answers are
-        cached has no summary of whole requests, but of the cache."""
+    def snapshot(self, *, caches: bool) -> tuple[Latency, ...]:
+        """The distributions now. As in Triton, a model whose answers are cached has no summary of whole requests, but of the
+        cache."""
         found = []
         if (histograms := self._histograms) is not None:
-            found = [histogram.snapshot() for histogram in (histograms.request, histograms.queue, histograms.compute)]
-            if decoupled:
-                found.append(histograms.first_response.snapshot())
+            kept = (histograms.request, histograms.queue, histograms.compute, histograms.first_response)
+            found = [histogram.snapshot() for histogram in kept]
         if (summaries := self._summaries) is not None:
             now_ns = self._clock.now_ns()
             phases = (summaries.queue, summaries.input, summaries.infer, summaries.output)
