@@ -20,7 +20,7 @@ INVARIANT = (
     "a document that is read in pieces has the elements, strings and members that it has as a whole; no mistake hides where it"
     " is cut; any bytes are read or refused in words"
 )
-_TINY = Sizes(piece=48, look=4, string=8, array=3)
+_TINY = Sizes(piece=48, look=4, string=8, array=3, space=2)
 _SCALARS: tuple[object, ...] = (
     0,
     1,

@@ -70,9 +70,9 @@ GRPC_INLINE_INPUTS_MAX: Final = 256
 GRPC_INLINE_STRINGS_MAX: Final = 8_192
 """BYTES elements of a request that are read on the loop (a millisecond); more go to a thread."""
 
-GRPC_CONTENTS_FIELDS_MAX: Final = 1_048_576
-"""Strings of one input in bytes_contents, beyond GRPC_CONTENTS_PARSE_BYTES_MAX: each is a field that is looked at alone, half a
-second for so many (in a thread). As raw tensors they cost less."""
+GRPC_CONTENTS_FIELDS_MAX: Final = 16_777_216
+"""Strings of one input in bytes_contents, beyond GRPC_CONTENTS_PARSE_BYTES_MAX: as many as a raw tensor of
+HTTP_INPUT_BYTES_MAX_DEFAULT can have. Each is looked at alone, some seconds for so many (in a thread)."""
 
 GRPC_CONTENTS_PARSE_BYTES_MAX: Final = 2 * MIB
 """Typed contents that are no packed numbers are given to protobuf up to this size: 8 ms at most, while nothing else runs."""

@@ -20,7 +20,7 @@ from tpy.frontends.http.codec.json_text import parse_json
 from tpy.frontends.http.codec.pieces import LongArray, LongString, Sizes
 from tpy.messages import DataType
 
-TINY = Sizes(piece=40, look=4, string=8, array=3)
+TINY = Sizes(piece=40, look=4, string=8, array=3, space=2)
 """Everything is long."""
 
 
@@ -62,7 +62,7 @@ class TestTinyPieces:
     @settings(max_examples=100)
     @given(document=DOCUMENTS, spaced=st.booleans(), escaped=st.booleans())
     def test_pieces_are_the_whole(self, document: object, *, spaced: bool, escaped: bool) -> None:
-        text = json.dumps(document, ensure_ascii=escaped, indent=0 if spaced else None).encode()
+        text = json.dumps(document, ensure_ascii=escaped, indent=0 if spaced else None, separators=(",   ", ":   ")).encode()
         assert resolved(load_in_pieces(text, TINY)) == resolved(parse_json(text))
 
     @settings(max_examples=100)
@@ -126,6 +126,19 @@ def test_large_strings_in_tensors() -> None:
         assert isinstance(document, dict)
         found = read_json_data(document["data"], DataType.BYTES, len(values), tensor="x")
         assert [element.decode() for element in found.tolist()] == values
+
+
+@pytest.mark.parametrize(
+    "where",
+    ['%s{"inputs":[]}', '{"inputs":[]%s}', '{"inputs":%s[]}', '{"inputs":[%s{"name":"a  b"}]}', '{"inputs":[{}%s]}', "{%s?}"],
+)
+def test_white_space_is_no_part_of_the_bound(where: str) -> None:
+    text = where % (" \t\r\n" * limits.JSON_OUTLINE_BYTES_MAX)
+    if "?" in text:
+        with pytest.raises(InvalidArgument, match=f"at {text.index('?')}$"):
+            load_in_pieces(text.encode())
+    else:
+        assert load_in_pieces(text.encode()) == json.loads(where % "")
 
 
 @pytest.mark.parametrize("unit", [b"{},", b"[],{},", b'{"a":1},', b'[{"a":[]}],'])

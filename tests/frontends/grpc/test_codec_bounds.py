@@ -87,7 +87,7 @@ def _refused(wired: bytes) -> tuple[type[TpyError], str]:
     return type(caught.value), str(caught.value)
 
 
-def test_contents_that_no_writer_writes_are_refused_in_words() -> None:
+def test_contents_that_no_writer_writes_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def within_input(contents: bytes, datatype: bytes) -> bytes:
         item = b"\x0a\x01x\x12" + bytes([len(datatype)]) + datatype + b"\x2a" + varint(len(contents)) + contents
         return b"\x0a\x01m\x2a" + varint(len(item)) + item
@@ -96,12 +96,23 @@ def test_contents_that_no_writer_writes_are_refused_in_words() -> None:
     kind, text = _refused(within_input(unpacked, b"INT32"))
     assert kind is InvalidArgument
     assert "expected packed numbers, or raw_input_contents" in text
-    strings = b"\x42\x00" * (limits.GRPC_CONTENTS_FIELDS_MAX + 1)
-    kind, text = _refused(within_input(strings, b"BYTES"))
+    few = 100_000
+    monkeypatch.setattr(contents, "GRPC_CONTENTS_FIELDS_MAX", few)
+    strings = b"\x42\x20" + bytes(32)
+    kind, text = _refused(within_input(strings * (few + 1), b"BYTES"))
     assert kind is InvalidArgument
-    assert f"more than {limits.GRPC_CONTENTS_FIELDS_MAX} strings" in text
+    assert f"more than {few} strings" in text
     for broken in (b"\x32\x86\x08" + bytes(1030), b"\x12\x80\x08" + b"\xff" * 1024, b"\x12\x80\x10" + bytes(1024)):
         assert _refused(within_input(broken, b"FP32")) == (Internal, "Unable to parse request")
+
+
+def test_large_strings_are_those_that_were_written() -> None:
+    """More than protobuf is given at once, with lengths of one, two and three bytes."""
+    lengths = [0, 1, 127, 128, 129, 16_383, 16_384, 70_000, 0, 5]
+    written = [bytes([number % 256]) * length for number, length in enumerate(lengths * 30)]
+    many = [*written, *[b""] * limits.GRPC_CONTENTS_PARSE_BYTES_MAX, b"end"]
+    read = decode(typed("BYTES", [len(many)], "bytes_contents", many))[0].inputs[0].array
+    assert read.tolist() == many
 
 
 @pytest.mark.parametrize("field", [b"\x3a\x00", b"\x2a\x00", b"\x32\x00", b"\x22\x00", b"\x78\x00", b"\xa2\x06\x00"])

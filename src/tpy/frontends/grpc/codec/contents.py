@@ -29,7 +29,7 @@ from tpy.frontends.grpc.codec.fields import (
 )
 from tpy.limits import GRPC_CONTENTS_FIELDS_MAX, GRPC_CONTENTS_PARSE_BYTES_MAX
 from tpy.messages import DataType
-from tpy.units import MIB
+from tpy.units import KIB, MIB
 
 _FIELDS: tuple[tuple[str, str, frozenset[DataType]], ...] = (
     ("bool_contents", "BOOL", frozenset({DataType.BOOL})),
@@ -47,6 +47,9 @@ _PACKED_FIELDS_MAX = 64
 """Packed fields of one input: writers make one, and a few where they join messages."""
 _PACKED_TOGETHER_BYTES = MIB
 """Packed numbers of any length that protobuf reads in one step, a few milliseconds."""
+
+_STRINGS_TOGETHER_BYTES = 64 * KIB
+"""Bytes of strings that are copied at once."""
 
 _WIDE = {
     "BOOL": np.dtype(np.bool_),
@@ -160,20 +163,44 @@ def _varints(packed: memoryview, tag: int) -> list[np.ndarray[Any, Any]]:
 def _large_strings(data: memoryview, tensor: str) -> list[bytes]:
     """Strings, one by one: other threads have their turn in between."""
     strings: list[bytes] = []
-    try:
-        for tag, _, body, end in each_field(data, FieldBudget(GRPC_CONTENTS_FIELDS_MAX)):
+    at, size = 0, len(data)
+    while at < size:
+        at += _append_short(bytes(data[at : at + _STRINGS_TOGETHER_BYTES]), strings)
+        if at < size:  # a long one, or the last
+            tag, _, body, end = next(each_field(data[at:], FieldBudget(1)), (0, 0, 0, 0))
             if tag != _BYTES_TAG:
                 raise InvalidArgument(
                     f"contents of input tensor '{echo(tensor)}' are of several kinds, or not packed, which is accepted up to "
                     f"{GRPC_CONTENTS_PARSE_BYTES_MAX} bytes only; expected packed numbers, or raw_input_contents"
                 )
-            strings.append(bytes(data[body:end]))
-    except TooManyFields:
-        raise InvalidArgument(
-            f"contents of input tensor '{echo(tensor)}' have more than {GRPC_CONTENTS_FIELDS_MAX} strings, at most as many are "
-            "accepted there; expected raw_input_contents"
-        ) from None
+            strings.append(bytes(data[at + body : at + end]))
+            at += end
+        if len(strings) > GRPC_CONTENTS_FIELDS_MAX:
+            raise InvalidArgument(
+                f"contents of input tensor '{echo(tensor)}' have more than {GRPC_CONTENTS_FIELDS_MAX} strings, at most as many "
+                "are accepted there; expected raw_input_contents"
+            )
     return strings
+
+
+def _append_short(text: bytes, strings: list[bytes]) -> int:
+    """Append the strings of the fields that `text` begins with, and whose length is one or two bytes. Where they end. Nearly all
+    are such, and this takes a third of the time of `each_field`."""
+    at, size = 0, len(text)
+    append = strings.append
+    while at + 2 < size and text[at] == _BYTES_TAG:
+        length = text[at + 1]
+        if length < MORE:
+            body = at + 2
+        else:
+            body = at + 3
+            length += (text[at + 2] - 1) * MORE
+        end = body + length
+        if end > size or length >= MORE * MORE:
+            break
+        append(text[body:end])
+        at = end
+    return at
 
 
 def _parsed(data: bytes | memoryview) -> Any:

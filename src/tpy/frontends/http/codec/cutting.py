@@ -14,6 +14,8 @@ from tpy.frontends.http.codec.pieces import SIZES, LongArray, LongString, Piece,
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _STRINGS = re.compile(_STRING, re.DOTALL)
+_SPACE = re.compile(rb"[ \t\r\n]*+")
+_SPACES = re.compile(_STRING + rb"|[ \t\r\n]++", re.DOTALL)
 _TO_ARRAY = re.compile(rb'(?:[^"\[]++|' + _STRING + rb")*+", re.DOTALL)
 _TO_BRACKET = re.compile(rb'(?:[^"{}:\[\]]++|' + _STRING + rb")*+", re.DOTALL)
 _WITH_COMMAS = re.compile(rb'(?:(?:[^"{}:,]++|' + _STRING + rb")*+,)*+", re.DOTALL)
@@ -131,6 +133,18 @@ class _Cutter:
         return scan.at
 
     def _keep(self, start: int, end: int) -> None:
+        """Keep a part that begins and ends outside of strings, but for long white space."""
+        if end - start > self.sizes.space:
+            for found in _SPACES.finditer(self.text, start, end):
+                begin, behind = found.span()
+                if self.text[begin] != _QUOTE and behind - begin > self.sizes.space:
+                    self._append(start, begin)
+                    self._outline += b" "
+                    self._shifts.append(_Shift(len(self._outline), behind - len(self._outline)))
+                    start = behind
+        self._append(start, end)
+
+    def _append(self, start: int, end: int) -> None:
         if len(self._outline) + end - start > limits.JSON_OUTLINE_BYTES_MAX:
             raise InvalidArgument(
                 f"request JSON has more than {limits.JSON_OUTLINE_BYTES_MAX} bytes besides its arrays of numbers or strings "
@@ -157,7 +171,8 @@ class _ArrayScan:
         self._depth = 1
 
     def run(self) -> bool:
-        """Returns True if it was an array without objects, of which all was scanned."""
+        """Returns True if it was an array without objects, of which all was scanned. One that begins with very much white space
+        is not scanned."""
         size, sizes = self._cutter.size, self._cutter.sizes
         look = sizes.look
         while True:
@@ -179,6 +194,9 @@ class _ArrayScan:
                 return False
             if limit < size and look < sizes.piece:
                 look *= 2
+            elif not self.pieces and _end(_SPACE, self._text, self.at, limit) == limit:
+                self.at = limit
+                return False
             elif self._pass_long_string():
                 return True
 

@@ -36,6 +36,9 @@ class Sizes(NamedTuple):
     array: int = 512
     """Arrays shorter than this are not."""
 
+    space: int = KIB
+    """White space between members that is longer than this is left out."""
+
 
 SIZES = Sizes()
 
