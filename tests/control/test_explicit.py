@@ -302,12 +302,16 @@ async def test_a_touched_file_is_loaded_again_by_a_load_call(autojump_clock: Moc
         world.source.write(location, "2/model.bin", "weights")
         await control.load(load("m"))
         assert world.generations("m") == {1: 1, 2: 3}, "its own version only"
-        for shared in ("config.pbtxt", "labels.txt"):
-            before = world.generations("m")
-            world.source.write(location, shared, config)
-            await control.load(load("m"))
-            assert min(world.generations("m").values()) > max(before.values()), shared
         before = world.generations("m")
+        world.source.write(location, "labels.txt", "a")
+        await control.load(load("m"))
+        assert min(world.generations("m").values()) > max(before.values())
+        before = world.generations("m")
+        for same in (config, config + "# a comment"):  # as Triton
+            world.source.write(location, "config.pbtxt", same)
+            world.source.write(location, "configs/other.pbtxt", same)
+            await control.load(load("m"))
+            assert world.generations("m") == before, "the configuration is what it was"
         world.source.write(location, "config.pbtxt", config + "instance_group [{ count: 3 kind: KIND_CPU }]")
         await control.load(load("m"))
         assert world.generations("m") == before, "instances are added to what is loaded"

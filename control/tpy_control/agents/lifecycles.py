@@ -109,7 +109,7 @@ class AgentLifecycles:
                 if found != directory:
                     directory, source = found, DiskSource((found.parent,))
                     location = ModelLocation(str(found.parent), found.name)
-                    config = await anyio.to_thread.run_sync(_config_left_in, found)
+                    config = await anyio.to_thread.run_sync(_config_left_in, found, scan.config_path)
         except BaseException:
             await self.fail(lifecycle)
             raise
@@ -232,10 +232,11 @@ async def _notify(link: _Link, action: AgentAction) -> str:
     return await link.process.call({"model": link.model, "action": action.name}, incarnation=link.incarnation)
 
 
-def _config_left_in(directory: Path) -> ModelConfig:
-    """As Triton: an empty one where an agent left none, or one that cannot be read."""
+def _config_left_in(directory: Path, name: str) -> ModelConfig:
+    """That of this name, or config.pbtxt. As Triton: an empty one where an agent left none, or one that cannot be read."""
     try:
-        content = read_file(directory / CONFIG_FILENAME, bytes_max=CONFIG_BYTES_MAX)
+        path = directory / name
+        content = read_file(path if path.is_file() else directory / CONFIG_FILENAME, bytes_max=CONFIG_BYTES_MAX)
         return parse_pbtxt(content.decode()).config
     except (OSError, UnicodeDecodeError, ConfigError):
         return ModelConfig()

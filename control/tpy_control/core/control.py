@@ -16,7 +16,7 @@ from tpy.config import ModelConfig, only_instances_differ
 from tpy.ids import Generation, ModelId, Version
 from tpy.state import DesiredModel, DesiredVersion
 from tpy_control.core.candidate import Candidate, Override, Refused, components_of
-from tpy_control.core.scan import CONFIG_FILENAME, DirectoryFingerprint, VersionScan, version_of
+from tpy_control.core.scan import CONFIG_FILENAME, CONFIGS_FOLDER, DirectoryFingerprint, VersionScan, version_of
 
 
 class Put(msgspec.Struct, frozen=True):
@@ -214,12 +214,10 @@ class ControlCore:
 
 
 def _touched(before: _Applied, candidate: Candidate) -> Collection[Version]:
-    """The versions whose files were written since, by their stat keys; all versions if shared files were. A changed configuration
-    counts only through `_keeps_loaded`."""
+    """The versions whose files were written since, by their stat keys; all versions if shared files were. Configurations count
+    only through `_keeps_loaded`, as in Triton."""
     paths = {str(key[0]) for key in {*before.fingerprint.stat_keys} ^ {*candidate.fingerprint.stat_keys}}
-    if before.desired.config != candidate.config:
-        paths.discard(CONFIG_FILENAME)
-    folders = {path.partition("/")[0] if "/" in path else "" for path in paths}
+    folders = {path.partition("/")[0] if "/" in path else "" for path in paths - {CONFIG_FILENAME}} - {CONFIGS_FOLDER}
     if any(isinstance(version_of(folder), str) for folder in folders):
         return candidate.versions.keys()
     return [version for version in candidate.versions if str(version) in folders]
