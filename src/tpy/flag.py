@@ -37,8 +37,8 @@ Value = str | int | bool | tuple[str, ...]
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
     """One flag. `name` without dashes in front; `minimum` and `maximum` bound INTEGER; `choices` is for CHOICE; `aliases` are
-    other spellings; `why` is the reason why a flag is IGNORED. `switches`: an INTEGER that also takes true, for 1, and
-    false. `secret`: its values end in `=<key>`, which logs must not show."""
+    other spellings; `why` is the reason why a flag is IGNORED, `successor` the flag in place of a deprecated one. `switches`:
+    an INTEGER that also takes true, for 1, and false. `secret`: its values end in `=<key>`, which logs must not show."""
 
     name: str
     group: str
@@ -47,6 +47,7 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     help: str
     support: Support = Support.HONOURED
     why: str = ""
+    successor: str = ""
     choices: Sequence[str] = ()
     minimum: int | None = None
     maximum: int = INT_MAX
@@ -84,6 +85,7 @@ def kind_of(default: Value, choices: Sequence[str]) -> Kind:
 class _Rest(TypedDict, total=False):
     support: Support
     why: str
+    successor: str
     minimum: int
     maximum: int
     aliases: Sequence[str]

@@ -260,6 +260,20 @@ def test_start_prints_tables(repository: Path) -> None:
     assert "exit_timeout_secs" not in server.log  # at its default
 
 
+def test_the_table_has_reasons_as_they_are(repository: Path) -> None:
+    """On one line and without escaped quotes, which only the lines around it have: Triton's tests look for them."""
+    group = 'instance_group [ { kind: KIND_CPU rate_limiter { resources [ { name: "r" count: 4 } ] } } ]'
+    ModelFolder(repository, "a").config(AFFINE_CONFIG + group).affine(1, 2)
+    flags = ("--rate-limit=execution_count", "--rate-limit-resource=r:1")
+    with ServerProcess(*flags, repositories=[repository], expect_exit=1) as server:
+        server.process.wait(60)
+    reason = (
+        'Resource count for "r" is limited to 1 which will prevent scheduling of one or more model instances, the minimum '
+        "required count is 4"
+    )
+    assert f"| UNAVAILABLE: Invalid argument: {reason} |" in server.log
+
+
 def test_life_cycle_lines_are_tritons(repository: Path) -> None:
     """Lines that scripts look for in the log of Triton 2.51, there once for each version or model."""
     for version in (1, 2):
@@ -307,8 +321,9 @@ def test_a_port_in_use_is_an_error_in_tritons_words(repository: Path, tmp_path: 
         flags = (f"--http-port={port}", "--http-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0", f"--log-file={file}")
         outcome = run_tpy("serve", f"--model-repository={repository}", *flags)
     assert outcome.code == 1
-    assert outcome.err == f"tpy: error: Socket '127.0.0.1:{port}' already in use\n"
-    assert f"Socket '127.0.0.1:{port}' already in use" in file.read_text()
+    said = f"failed to start HTTP service: Unavailable - Socket '127.0.0.1:{port}' already in use"
+    assert outcome.err == f"tpy: error: {said}\n"
+    assert said in file.read_text()
     assert "loading: m:1" not in file.read_text(), "it is said before models are loaded"
 
 
@@ -335,7 +350,7 @@ def test_a_unix_socket_that_cannot_be(repository: Path, tmp_path: Path, frontend
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(tmp_path / "taken"))
     assert outcome.code == 1
-    assert outcome.err.endswith(f"tpy: error: {why.format(place)}\n")
+    assert outcome.err.endswith(f"tpy: error: failed to start HTTP service: Unavailable - {why.format(place)}\n")
     assert "loading: m:1" not in outcome.err
     assert (tmp_path / "file").read_text() == "not a socket"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,7 +101,11 @@ async def test_a_warmup_that_is_wrong_fails_the_load(
         assert (r.backend.instances, r.backend.loaded) == ([], [])
 
 
-async def test_a_warmup_that_raises_fails_the_load_with_tritons_text(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+async def test_a_warmup_that_raises_fails_the_load_with_tritons_text(
+    autojump_clock: MockClock, loop_guard: LoopGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
     def nope(batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         raise Internal("nope")
 
@@ -108,4 +113,5 @@ async def test_a_warmup_that_raises_fails_the_load_with_tritons_text(autojump_cl
         r.want(config(model_warmup=warmup(WarmupInput(zero_data=True, **F2), batch_size=2)))  # type: ignore[arg-type]  # mixed values
         await r.wait_state(1, 1, ModelState.UNAVAILABLE)
         assert r.states()[1, 1][1] == "Invalid argument: failed to run warmup sample 'w': nope; nope; "
+        assert "instance m_0 is running warmup sample 'w' for iteration 1" in caplog.text
         assert (r.backend.instances, r.backend.loaded) == ([], [])

@@ -210,6 +210,8 @@ def test_the_command_is_installed_under_tritons_name() -> None:
 def test_a_flag_without_effect_warns() -> None:
     _, warnings = collect({"http_thread_count": ["3"]}, {})
     assert warnings == ["--http-thread-count has no effect: one event loop serves all connections"]
+    _, warnings = collect({"trace_rate": ["1000"]}, {})
+    assert warnings == ["Warning: '--trace-rate' has been deprecated. Please use '--trace-config rate=N' instead."]
 
 
 def test_the_environment_of_a_platform_counts_last() -> None:
@@ -291,7 +293,8 @@ def test_a_start_script_of_triton_is_taken() -> None:
         given.setdefault(FLAG_BY_NAME[name].field, []).append(value)
     values, warnings = collect(given, {})
     server_options(values, warnings)
-    assert sorted(warning.split()[0].removeprefix("--") for warning in warnings) == [
+    named = [re.findall("--([a-z-]+)", warning)[0] for warning in warnings]
+    assert sorted(named) == [
         "buffer-manager-thread-count",
         "cuda-virtual-address-size",
         "enable-peer-access",
@@ -299,6 +302,8 @@ def test_a_start_script_of_triton_is_taken() -> None:
         "grpc-infer-thread-count",
         "grpc-max-response-pool-size",
         "http-thread-count",
+        "strict-model-config",
+        "trace-rate",
     ]
 
 

@@ -135,13 +135,13 @@ def test_one_in_so_many_is_sampled_and_so_many_are_a_file(rate: int, count: int,
 
 def test_flags_as_triton_takes_them() -> None:
     given = ["triton,file=/old", "rate=5", "triton,file=/t", "level=MAX", "level=TENSORS", "count=7", "triton,log-frequency=2"]
-    options, warnings = trace_options(given)
+    options, warnings = trace_options(given, {})
     setting = TraceSetting(levels=frozenset({"TIMESTAMPS", "TENSORS"}), rate=5, count=7, log_frequency=2)
     assert (options.mode, options.file, options.setting, warnings) == ("triton", "/t", setting, [])
-    assert trace_options(["triton", "file=/t", "rate=5"])[0].file == "/t", "as the environment variable is split"
+    assert trace_options(["triton", "file=/t", "rate=5"], {})[0].file == "/t", "as the environment variable is split"
     assert Tracer(options, None).settings()["trace_level"] == ("TIMESTAMPS", "TENSORS")
-    assert "nothing is traced" in trace_options(["level=TIMESTAMPS"])[1][0]
-    otel, _ = trace_options(["mode=opentelemetry", "opentelemetry,resource=service.name=a=b", "rate=0"])
+    assert "nothing is traced" in trace_options(["level=TIMESTAMPS"], {})[1][0]
+    otel, _ = trace_options(["mode=opentelemetry", "opentelemetry,resource=service.name=a=b", "rate=0"], {})
     assert (dict(otel.resource), otel.setting.rate) == ({"service.name": "a=b"}, 0)
     assert Tracer(TraceOptions(), None).settings() == {
         **{"trace_level": ("OFF",), "trace_rate": ("1000",), "trace_count": ("-1",)},
@@ -159,6 +159,21 @@ def test_flags_as_triton_takes_them() -> None:
 )
 def test_wrong_flags_are_told(text: str) -> None:
     with pytest.raises(UsageError, match="--trace-config") as caught:
-        trace_options(["triton,log-frequency=0", text])  # which an older flag's default puts in front
+        trace_options(["triton,log-frequency=0", text], {})  # which an older flag's default puts in front
     assert "'0," not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_variables_of_opentelemetry_count_where_the_flags_are_silent() -> None:
+    """As in Triton, whose tests look for the words of a wrong one."""
+    environment = {"OTEL_BSP_MAX_QUEUE_SIZE": "7", "OTEL_BSP_SCHEDULE_DELAY": "8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "bad"}
+    batch = "opentelemetry,bsp_max_export_batch_size=3"
+    otel, _ = trace_options(["mode=opentelemetry", "opentelemetry,bsp_schedule_delay=9", batch], environment)
+    assert [otel.otel[f"bsp_{name}"] for name in ("max_queue_size", "schedule_delay", "max_export_batch_size")] == ["7", "9", "3"]
+    with pytest.raises(UsageError, match=r'^Bad option: "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"\. Invalid option value\. Got bad '):
+        trace_options(["mode=opentelemetry"], environment)
+    with pytest.raises(
+        UsageError, match=r'^Bad option: "--trace-config opentelemetry,bsp_max_queue_size"\. Invalid option value\. Got x '
+    ):
+        trace_options(["mode=opentelemetry", "opentelemetry,bsp_max_queue_size=x"], {})
+    assert trace_options([], environment)[0].mode == "triton"

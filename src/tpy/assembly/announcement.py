@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable, Sequence
 
 import orjson
@@ -18,7 +19,8 @@ from tpy_data.registry import BackendRegistry
 _log = logging.getLogger(__name__)
 
 _MODELS_CHARACTERS_MAX = 100
-"""Reasons of failures are long; a table that the terminal breaks cannot be read."""
+"""Reasons of failures are long; a table that a terminal breaks cannot be read. Elsewhere they are on one line, as Triton's: who
+searches the log finds them, with quotes that are not escaped."""
 
 
 def log_tables(options: ServerOptions, registry: BackendRegistry, models: Iterable[IndexEntry]) -> None:
@@ -26,7 +28,8 @@ def log_tables(options: ServerOptions, registry: BackendRegistry, models: Iterab
     backends = [(b.name, b.path, orjson.dumps(dict(b.config)).decode()) for b in registry.available()]
     _log_table("backends", ("Backend", "Path", "Config"), backends)
     rows = [_model_row(entry) for entry in models]
-    _log_table("models", ("Model", "Version", "Status"), rows, characters_max=_MODELS_CHARACTERS_MAX)
+    characters_max = _MODELS_CHARACTERS_MAX if sys.stderr.isatty() else None
+    _log_table("models", ("Model", "Version", "Status"), rows, characters_max=characters_max)
     if not rows and options.control.mode is not ControlMode.EXPLICIT:
         folders = ", ".join(str(repository) for repository in options.control.repositories)
         _log.warning("no models in %s; expected folders such as NAME/1/model.onnx; tpy init makes one", folders)

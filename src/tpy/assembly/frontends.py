@@ -13,6 +13,7 @@ Until they are open, `open_starting_ports` answers health checks at the same soc
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -25,6 +26,7 @@ import trio
 
 from tpy.assembly.options import ServerOptions
 from tpy.clock import Clock
+from tpy.errors import Unavailable
 from tpy.frontend_process import FrontendOptions, PortOptions
 from tpy.frontends.table import frontends
 from tpy.frontends.transport import BoundAddress, ListenOptions, address_of, check, close, listen
@@ -46,9 +48,13 @@ class Ports(NamedTuple):
 
 
 async def check_ports(options: ServerOptions) -> None:
-    """Raise Unavailable for a port that cannot be bound: at once, and not when all models have been loaded."""
-    for port in options.frontends.values():
-        await check(port.address, port.port, reuse_port=port.reuse_port)
+    """Raise Unavailable for a port that cannot be bound, with Triton's words: at once, not when all models are loaded."""
+    for name, port in options.frontends.items():
+        try:
+            await check(port.address, port.port, reuse_port=port.reuse_port)
+        except Unavailable as error:
+            service = re.sub("(Inference| HTTP)?Service$", "", frontends()[name].service).strip()
+            raise Unavailable(f"failed to start {service} service: Unavailable - {error.message}") from error
 
 
 Sockets = dict[str, list[socket.socket]]

@@ -102,6 +102,8 @@ def collect(given: Mapping[str, Sequence[str]], environment: Mapping[str, str]) 
         except UsageError as error:
             raise UsageError(f"{flag.environment}: {error}") if variable else error from None
         values[flag.field] = value
+        if texts and flag.successor:
+            warnings.append(f"Warning: '--{flag.name}' has been deprecated. Please use '{flag.successor}' instead.")
         if not texts or value == flag.default:
             continue
         if flag.support is Support.IGNORED:

@@ -114,7 +114,7 @@ def server_options(
     v = read_values(values, _Values)
     if not v.model_repository:
         raise UsageError("--model-repository must be specified; for one folder: tpy serve DIRECTORY")
-    trace, trace_warnings = trace_options(_trace_config(v))
+    trace, trace_warnings = trace_options(_trace_config(v), environment)
     found = _frontends(values)
     _require_different_ports(found)
     start_delay, delay_warnings = _start_delay(environment)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tpy.cli.parsing import UsageError
+from tpy.echo import echo
 from tpy.telemetry.traces.core.settings import TENSORS, TIMESTAMPS, TraceSetting
 from tpy.telemetry.traces.options import OPENTELEMETRY, OTEL_DEFAULTS, TRITON, TraceOptions
 
@@ -23,9 +24,9 @@ _OTEL_NUMBERS = ("bsp_max_export_batch_size", "bsp_max_queue_size", "bsp_schedul
 _UINT32_MAX = 2**32 - 1
 
 
-def trace_options(texts: Sequence[str]) -> tuple[TraceOptions, list[str]]:
-    """The options of these settings, of which the last one of a name counts and levels and resources add up; and warnings. Raises
-    UsageError."""
+def trace_options(texts: Sequence[str], environment: Mapping[str, str]) -> tuple[TraceOptions, list[str]]:
+    """The options of these settings, of which the last one of a name counts and levels and resources add up; and warnings.
+    Numbers of OpenTelemetry that are not given are those of its variables in `environment`. Raises UsageError."""
     found: dict[str, str] = {}
     levels: set[str] = set()
     resource: dict[str, str] = {}
@@ -45,13 +46,16 @@ def trace_options(texts: Sequence[str]) -> tuple[TraceOptions, list[str]]:
         raise UsageError(f"--trace-config: mode is triton or opentelemetry, got '{mode}'")
     setting = TraceSetting(
         levels=frozenset(levels - {""}),
-        rate=_number("rate", found.get("rate", "1000"), 0 if mode == OPENTELEMETRY else 1),
-        count=_number("count", found.get("count", "-1"), -1, 2**31 - 1),
-        log_frequency=_number("triton,log-frequency", found.get("triton,log-frequency", "0"), 0),
+        rate=_number("--trace-config rate", found.get("rate", "1000"), 0 if mode == OPENTELEMETRY else 1),
+        count=_number("--trace-config count", found.get("count", "-1"), -1, 2**31 - 1),
+        log_frequency=_number("--trace-config triton,log-frequency", found.get("triton,log-frequency", "0"), 0),
     )
     otel = {**OTEL_DEFAULTS, **{key.partition(",")[2]: text for key, text in found.items() if key.startswith("opentelemetry,")}}
     for name in _OTEL_NUMBERS:
-        _number(f"opentelemetry,{name}", otel[name], 1)
+        variable = f"OTEL_{name.upper()}"
+        if mode == OPENTELEMETRY and f"opentelemetry,{name}" not in found and environment.get(variable):
+            otel[name] = str(_number(variable, environment[variable], 1))
+        _number(f"--trace-config opentelemetry,{name}", otel[name], 1)
     options = TraceOptions(mode=mode, setting=setting, file=found.get("triton,file", ""), otel=otel, resource=resource)
     if mode == TRITON and setting.levels and not options.file:
         return options, ["nothing is traced: a trace level is set, and no file (--trace-config triton,file=FILE)"]
@@ -96,5 +100,7 @@ def _level(text: str, value: str) -> str:
 def _number(name: str, text: str, minimum: int, maximum: int = _UINT32_MAX) -> int:
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 12 or not minimum <= int(text) <= maximum:
-        raise UsageError(f"--trace-config: {name} is a number from {minimum} to {maximum}, got '{text}'")
+        raise UsageError(
+            f'Bad option: "{name}". Invalid option value. Got {echo(text)} (expected a number from {minimum} to {maximum})'
+        )
     return int(text)

@@ -336,7 +336,7 @@ def _make(recipe: InstanceRecipe, placed: PlacedInstance) -> _Made:
         try:
             if placed.gpu_share_max is not None:
                 require_share(placed.placement, placed.gpu_share_max)
-            run_samples(instance, recipe.samples)
+            run_samples(instance, recipe.samples, name=placed.placement.name)
         except BaseException:
             _close(instance)
             raise

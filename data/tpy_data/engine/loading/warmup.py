@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import zlib
@@ -33,6 +34,8 @@ from tpy_data.engine.admission.sequence_controls import SequenceControls
 from tpy_data.engine.loading.initial_states import InitialStates
 from tpy_data.engine.loading.model_files import read_beside, strings_in
 from tpy_data.exception_text import exception_text
+
+_log = logging.getLogger(__name__)
 
 
 class WarmupRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,10 +100,13 @@ def make_samples(config: ModelConfig, model_directory: Path, states: InitialStat
     return tuple(_sample(config, warmup, model_directory, states) for warmup in config.model_warmup if warmup.batch_size > 0)
 
 
-def run_samples(instance: ModelInstance, samples: Sequence[WarmupSample]) -> None:
-    """Run every sample. Raises InvalidArgument, with Triton's text, at the first that does not succeed."""
+def run_samples(instance: ModelInstance, samples: Sequence[WarmupSample], *, name: str) -> None:
+    """Run every sample on the instance of this name. Raises InvalidArgument, with Triton's text, at the first that does not
+    succeed."""
     for sample in samples:
-        for _ in range(sample.repetitions):
+        for iteration in range(1, sample.repetitions + 1):
+            values = {"name": name, "sample": sample.name, "iteration": iteration}
+            _log.debug("instance %(name)s is running warmup sample '%(sample)s' for iteration %(iteration)s", values)
             errors = _run(instance, sample)
             if errors:
                 texts = "".join(f"{error}; " for error in errors)

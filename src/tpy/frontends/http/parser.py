@@ -324,7 +324,8 @@ class RequestParser:
         if (
             self._chunks is not None and self._chunks > limits.HTTP_CHUNKS_MAX
         ):  # here, because the last chunk, an empty one, is none
-            self._fail(HTTPStatus.BAD_REQUEST, f"request body has more than {limits.HTTP_CHUNKS_MAX} chunks")
+            text = f"Chunked request body exceeds maximum of {limits.HTTP_CHUNKS_MAX} non-empty chunks."
+            self._fail(HTTPStatus.BAD_REQUEST, f"{text} Send fewer or larger HTTP chunks.")
         at = self.body_received
         self.body_received += len(piece)
         match self._collect:
