@@ -12,7 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from tpy.testing.loop_guard import LoopGuard
+from tests.pace import at_pace
+from tpy.testing.loop_guard import STEP_CPU_NS_MAX, LoopGuard
 
 pytest_plugins = ["tests.time_limit"]
 
@@ -91,8 +92,8 @@ def mock_clock() -> trio.testing.MockClock:
 
 @pytest.fixture
 async def loop_guard() -> AsyncIterator[LoopGuard]:
-    """Fails the test when one task step uses more than 50 ms of the loop thread's CPU time."""
-    guard = LoopGuard()
+    """Fails the test when one task step uses more than 50 ms of the loop thread's CPU time, on the machine of `tests.pace`."""
+    guard = LoopGuard(int(at_pace(STEP_CPU_NS_MAX)))
     trio.lowlevel.add_instrument(guard)
     yield guard
     trio.lowlevel.remove_instrument(guard)

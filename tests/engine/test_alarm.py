@@ -51,16 +51,24 @@ async def test_the_returned_time_is_never_before_the_deadline(autojump_clock: Mo
 
 
 async def test_short_deadlines_are_kept_by_the_kernels_timer() -> None:
-    """epoll's time-out would make a millisecond of 200 us; one of a thousand is the timer's, however busy the machine is."""
+    """epoll's time-out makes a millisecond of 200 us; one of a thousand is the timer's, however busy the machine is."""
     clock = SystemClock()
+
+    async def late_ns(alarm: Alarm) -> int:
+        deadline_ns = clock.now_ns() + 200_000
+        alarm.bring_forward(deadline_ns)
+        assert await alarm.wait() >= deadline_ns
+        return clock.now_ns() - deadline_ns
+
+    with closing(Alarm(clock)) as by_epoll:
+        usual_ns = min([await late_ns(by_epoll) for _ in range(30)])
     with closing(Alarm(clock, exact=True)) as alarm:
-        late_ns: list[int] = []
-        while len(late_ns) < 1000 and min(late_ns, default=NS_PER_S) >= 600_000:
-            deadline_ns = clock.now_ns() + 200_000
-            alarm.bring_forward(deadline_ns)
-            assert await alarm.wait() >= deadline_ns
-            late_ns.append(clock.now_ns() - deadline_ns)
-    assert min(late_ns) < 600_000
+        best_ns = await late_ns(alarm)
+        for _ in range(1000):
+            best_ns = min(best_ns, await late_ns(alarm))
+            if best_ns < 0.75 * usual_ns:
+                break
+    assert best_ns < 0.75 * usual_ns
 
 
 async def test_a_near_deadline_opens_the_timer_under_a_task_that_waits_for_a_far_one() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -129,6 +130,48 @@ def test_a_private_name_is_found() -> None:
     assert internals("x.py", "assert core._heap == []") == ["x.py:1: assert core._heap == []"]
     assert internals("x.py", "f(core.\\\n _heap)") == ["x.py:2: _heap)"]
     assert internals("x.py", "self._heap = super()._heap = point._replace(x='core._heap')") == []
+
+
+CLOCKS = frozenset({"monotonic", "perf_counter", "thread_time", "process_time", "cpu_s"})
+MEASURED = re.compile(r"(took|worst|longest|slowest|waited|elapsed|spent|lasted)(_s|_ms|_ns|_us)?")
+
+
+def absolute_times(file: str, source: str) -> list[str]:
+    """Asserts that a measured time is below a constant: a machine half as fast takes twice as long, see `tests.pace`."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        for compared in ast.walk(node) if isinstance(node, ast.Assert) else ():
+            if not isinstance(compared, ast.Compare):
+                continue
+            sides = (compared.left, *compared.comparators)
+            for left, operation, right in zip(sides, compared.ops, sides[1:], strict=False):
+                if isinstance(operation, ast.Lt | ast.LtE) and _is_measured(left) and not _is_relative(right):
+                    found.append(f"{file}:{compared.lineno}: {ast.unparse(compared)}")
+    return found
+
+
+def _is_measured(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Call):
+        called = ast.unparse(node.left.func).rpartition(".")[2]
+        return called.removesuffix("_ns") in CLOCKS
+    return MEASURED.fullmatch(ast.unparse(node).rpartition(".")[2]) is not None
+
+
+def _is_relative(node: ast.expr) -> bool:
+    """A bound that something was measured for, and no constants alone."""
+    names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+    return any(not name.isupper() for name in names)
+
+
+def test_no_test_judges_an_absolute_time() -> None:
+    assert [line for name, text in sources().items() for line in absolute_times(name, text)] == []
+
+
+def test_an_absolute_time_is_found() -> None:
+    assert absolute_times("x.py", "assert time.monotonic() - began < 2") == ["x.py:1: time.monotonic() - began < 2"]
+    assert absolute_times("x.py", "assert 1 < took_s <= 2 * _S_MAX") == ["x.py:1: 1 < took_s <= 2 * _S_MAX"]
+    assert absolute_times("x.py", "assert time.thread_time_ns() - began < at_pace(2)") == []
+    assert absolute_times("x.py", "assert probe.worst_s < 3 * before.worst_s and trio.current_time() - began < 2") == []
 
 
 def test_no_file_has_more_than_500_lines() -> None:

@@ -52,7 +52,7 @@ class DeepCheck:
             for placement in _places(loaded.instances):
                 instance = loaded.model.create_instance(placement)
                 try:
-                    run_samples(instance, loaded.samples)
+                    run_samples(instance, loaded.samples, name=placement.name)
                 finally:
                     instance.close()
         finally:

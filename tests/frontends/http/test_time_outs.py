@@ -192,24 +192,24 @@ async def _seconds_until_over(rate: int, size: int, *, stop_after_s: float = 1e9
         if not over.is_set():
             line.begin_stop()
             await over.wait()
-        took_s = trio.current_time() - began_s
+        virtual_s = trio.current_time() - began_s
         nursery.cancel_scope.cancel()
-    return took_s, bool(failed)
+    return virtual_s, bool(failed)
 
 
 async def test_a_slow_reader_gets_its_answer(mock_clock: trio.testing.MockClock) -> None:
-    took_s, failed = await _seconds_until_over(rate=5000, size=2_000_000)
+    virtual_s, failed = await _seconds_until_over(rate=5000, size=2_000_000)
     assert not failed
-    assert 395 < took_s < 410
+    assert 395 < virtual_s < 410
 
 
 async def test_a_reader_of_a_byte_at_a_time_is_given_up(mock_clock: trio.testing.MockClock) -> None:
-    took_s, failed = await _seconds_until_over(rate=1, size=4096)
+    virtual_s, failed = await _seconds_until_over(rate=1, size=4096)
     assert failed
-    assert 60 < took_s < 63
+    assert 60 < virtual_s < 63
 
 
 async def test_a_stop_waits_for_a_slow_reader_as_long_as_its_bytes_may_take(mock_clock: trio.testing.MockClock) -> None:
-    took_s, failed = await _seconds_until_over(rate=1, size=40960, stop_after_s=10)
+    virtual_s, failed = await _seconds_until_over(rate=1, size=40960, stop_after_s=10)
     assert failed
-    assert 24 < took_s < 27
+    assert 24 < virtual_s < 27
