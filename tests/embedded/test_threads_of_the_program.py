@@ -1,4 +1,4 @@
-"""Calls that do the server's work in the thread of the caller: signals, exceptions, the life cycle, what is left behind."""
+"""Calls from threads of a program: signals, exceptions, the life cycle, what is left behind."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ import os
 import queue
 import random
 import signal
-import socket
-import sys
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from types import FrameType
 
 import numpy as np
@@ -22,9 +19,7 @@ import trio
 
 import tpy
 from tests.e2e.waiting import wait_until
-from tpy.deferred_signals import DeferredSignals, call_program
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
-from tpy.shared_loop import SharedLoop
 
 X = [("X", np.float32, [-1])]
 Y = [("Y", np.float32, [-1])]
@@ -35,15 +30,6 @@ def server() -> Iterator[tpy.Server]:
     with tpy.Server() as started:
         started.add_model("echo", lambda X: X, inputs=X, outputs=Y)
         yield started
-
-
-def test_an_idle_function_runs_in_the_thread_of_the_caller(server: tpy.Server) -> None:
-    threads = []
-    server.add_model("where", lambda X: threads.append(threading.current_thread()) or X, inputs=X, outputs=Y)
-    server.model("where").infer({"X": [1]})
-    server.model("where").infer({"X": [1]}, timeout_s=60)  # may end before the function does
-    assert threads[0] is threading.current_thread()
-    assert threads[1] is not threading.current_thread()
 
 
 def test_a_function_that_is_busy_is_waited_for(server: tpy.Server) -> None:
@@ -72,7 +58,7 @@ def test_functions_call_models(server: tpy.Server) -> None:
 
 
 def test_a_function_cannot_stop_its_server(server: tpy.Server) -> None:
-    """At once, not when the exit time-out is over; in the caller's thread and in the model's."""
+    """At once, not when the exit time-out is over."""
     said = []
 
     def stop(X: np.ndarray) -> np.ndarray:
@@ -87,7 +73,7 @@ def test_a_function_cannot_stop_its_server(server: tpy.Server) -> None:
     assert len(said) == 2
 
 
-def test_ctrl_c_is_raised_in_the_function_and_by_the_call(server: tpy.Server) -> None:
+def test_ctrl_c_ends_the_call(server: tpy.Server) -> None:
     def interrupted(X: np.ndarray) -> np.ndarray:
         signal.raise_signal(signal.SIGINT)
         return X
@@ -131,88 +117,7 @@ def test_signals_that_come_at_any_time_leave_the_server_whole(server: tpy.Server
     assert model.infer({"X": [4]}, timeout_s=60)["Y"] == [4]
 
 
-def test_deferred_signals() -> None:
-    reached = []
-
-    def deferred() -> None:
-        with DeferredSignals():
-            signal.raise_signal(signal.SIGINT)
-            reached.append("end of the block")
-
-    def interrupted() -> None:
-        with DeferredSignals():
-            try:
-                call_program(lambda: signal.raise_signal(signal.SIGINT))
-            except KeyboardInterrupt:
-                reached.append("handler")  # as in the engine, where the request fails
-
-    for block in (deferred, interrupted):
-        with pytest.raises(KeyboardInterrupt):
-            block()
-    assert reached == ["end of the block", "handler"]
-    assert DeferredSignals.current is None
-
-
-async def test_a_loop_is_woken_for_what_a_thread_leaves_it() -> None:
-    shared = SharedLoop.open()
-    assert shared is not None
-    done = trio.Event()
-    order = []
-
-    def in_thread() -> None:
-        assert not trio.lowlevel.in_trio_run()
-        assert shared.enter(done.set)
-        assert not trio.lowlevel.in_trio_run()
-        order.append("thread")
-
-    thread = threading.Thread(target=in_thread)
-    thread.start()
-    with trio.fail_after(60):
-        await done.wait()  # nothing else would wake this loop
-    order.append("loop")
-    await trio.to_thread.run_sync(thread.join)
-    assert sorted(order) == ["loop", "thread"]
-
-
-async def test_a_thread_with_a_run_of_its_own_keeps_it() -> None:
-    shared = SharedLoop.open()
-    assert shared is not None
-    seen = []
-
-    def in_thread() -> None:
-        async def main() -> None:
-            own, task = trio.lowlevel.current_trio_token(), trio.lowlevel.current_task()
-            shared.call(lambda: seen.append(trio.lowlevel.current_trio_token() is not own))
-            assert trio.lowlevel.current_trio_token() is own
-            assert trio.lowlevel.current_task() is task
-
-        trio.run(main)
-
-    await trio.to_thread.run_sync(in_thread)
-    await trio.testing.wait_all_tasks_blocked()
-    assert seen == [True]
-
-
-def _another_trio(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    run = sys.modules["trio._core._run"]
-    if what == "context":
-        monkeypatch.delattr(run, "GLOBAL_RUN_CONTEXT")
-    elif what == "deadlines":
-        monkeypatch.delattr(run.Deadlines, "next_deadline")
-    else:
-        monkeypatch.setattr(run.GLOBAL_RUN_CONTEXT.runner.io_manager, "_epoll", object())
-
-
-@pytest.mark.parametrize("what", ["context", "deadlines", "epoll"])
-async def test_the_loop_of_another_trio_is_not_shared(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as until_here:
-        _another_trio(until_here, what)
-        assert SharedLoop.open() is None
-
-
-def test_a_server_whose_loop_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything crosses to its thread then, by Trio's public way."""
-    monkeypatch.setattr(SharedLoop, "open", lambda: None)
+def test_threads_and_tasks_of_all_kinds_ask() -> None:
     threads = []
     with tpy.Server() as server:
         server.add_model("echo", lambda X: threads.append(threading.current_thread()) or X, inputs=X, outputs=Y)
@@ -230,48 +135,6 @@ def test_a_server_whose_loop_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> N
     assert threading.current_thread() not in threads
     with pytest.raises(Unavailable, match="has stopped"):
         model.infer({"X": [1]})
-
-
-def test_a_task_is_cancelled_by_another_thread_while_its_socket_becomes_ready() -> None:
-    """The loop may have heard of the socket already: the task goes on once."""
-    here, there = socket.socketpair()
-    here.setblocking(False)
-    scopes: list[trio.CancelScope] = []
-    over = threading.Event()
-
-    async def main() -> None:
-        shared = SharedLoop.open()
-        assert shared is not None
-
-        def in_thread() -> None:
-            while not over.is_set():
-                for scope in tuple(scopes):
-                    there.send(b"x")
-                    shared.call(scope.cancel)
-
-        thread = threading.Thread(target=in_thread)
-        thread.start()
-        try:
-            with trio.fail_after(60):
-                for _ in range(3000):
-                    with trio.CancelScope() as scope:
-                        scopes[:] = [scope]
-                        while True:
-                            await trio.lowlevel.wait_readable(here)
-                            with suppress(BlockingIOError):
-                                here.recv(4096)
-                    scopes.clear()
-        finally:
-            over.set()
-            await trio.to_thread.run_sync(thread.join)
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with here, there:
-            trio.run(main)
-    finally:
-        sys.setswitchinterval(before)
 
 
 def test_a_loop_that_is_closed_with_a_stream_lets_it_go() -> None:
@@ -352,12 +215,10 @@ def test_half_a_surrogate_pair_is_said_to_be_that(server: tpy.Server) -> None:
 ACTIONS = ("infer", "task", "late", "cancel", "replace", "statistics", "infer", "infer", "stop")
 
 
-@pytest.mark.parametrize(("seed", "is_shared"), [*((seed, True) for seed in range(6)), (6, False), (7, False)])
-def test_any_life_ends_well(seed: int, is_shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", range(8))
+def test_any_life_ends_well(seed: int) -> None:
     """Threads that ask, give up, change and stop in any order: each request is answered or refused with a reason, and nothing of
     a server that has stopped is left."""
-    if not is_shared:
-        monkeypatch.setattr(SharedLoop, "open", lambda: None)
     chance = random.Random(seed)  # not Hypothesis: threads are not repeatable, and it would say so
     threads = [chance.choices(ACTIONS, k=chance.randrange(1, 12)) for _ in range(chance.randrange(1, 5))]
     with tpy.Server():

@@ -104,7 +104,7 @@ async def test_a_warmup_that_is_wrong_fails_the_load(
 async def test_a_warmup_that_raises_fails_the_load_with_tritons_text(
     autojump_clock: MockClock, loop_guard: LoopGuard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "tpy_data")
 
     def nope(batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         raise Internal("nope")

@@ -19,7 +19,6 @@ from tpy.ids import ModelId
 from tpy.messages import CacheStatistics, CalledActivity, Latency, ModelCounters, ModelExplanation, ModelStatistics
 from tpy.observers import RequestObservers
 from tpy.services import LoadingService
-from tpy.shared_loop import SharedLoop
 from tpy.state import ModelStateStore, ObservedWriter
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.exposition import MeasuredFamily
@@ -187,18 +186,17 @@ async def open_data_plane(
     executor: Executor | None = None,
     devices: Devices = NO_DEVICES,
     observers: RequestObservers | None = None,
-    loop: SharedLoop | None = None,
     custom_metrics: CustomMetrics | None = None,
 ) -> AsyncIterator[DataPlane]:
     """Run the data plane for the length of the block. The nursery of all model versions is in here.
 
     Leaving the block stops it: it refuses new requests, finishes those that it has, and unloads everything, all within
     `exit_timeout_ns`. What is not done by then is left behind, with a log line each. Cancelling from outside the block is the
-    hard stop: nothing is finished. The caller closes `backends` afterwards. Without `executor` work runs in threads, which share
-    the `loop` where there is one. `observers` see the calls that models make, and get one more: the log's line of each
+    hard stop: nothing is finished. The caller closes `backends` afterwards. Without `executor` work runs in threads.
+    `observers` see the calls that models make, and get one more: the log's line of each
     request.
     """
-    executor = executor or ThreadExecutor(loop)
+    executor = executor or ThreadExecutor()
     observers = observers or RequestObservers()
     observers.add(RequestLog())
     metrics = CustomMetrics(SERVER_FAMILIES) if custom_metrics is None else custom_metrics

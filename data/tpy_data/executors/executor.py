@@ -19,7 +19,6 @@ import outcome
 import trio
 
 from tpy.errors import Internal, Unavailable
-from tpy.shared_loop import SharedLoop
 from tpy_data.exception_text import exception_text
 
 T = TypeVar("T")
@@ -51,8 +50,8 @@ class Job(Protocol):
 class Worker(Protocol):
     """Runs jobs. Used from the Trio thread, but for `run_sync_soon`."""
 
-    def put(self, job: Job, *, anywhere: bool = False) -> None:
-        """Run `job` after those that were put before. `anywhere`: it need not be in the worker's own thread."""
+    def put(self, job: Job) -> None:
+        """Run `job` after those that were put before."""
         ...
 
     def run_sync_soon(self, call: Callable[[], None]) -> None:
@@ -73,51 +72,30 @@ class Executor(Protocol):
 
 
 class ThreadExecutor:
-    """Workers with threads of their own. Make it inside `trio.run`: jobs finish on that loop. With `loop`, which is that loop, a
-    worker's thread finishes its jobs itself where it can, and jobs that may run anywhere are done by who enters the loop."""
+    """Workers with threads of their own. Make it inside `trio.run`: jobs finish on that loop."""
 
-    def __init__(self, loop: SharedLoop | None = None) -> None:
+    def __init__(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        self._loop = loop
 
     def open_worker(self, name: str, *, threads_max: int = 1) -> ThreadWorker:
         """Threads are started with the first jobs, at most `threads_max`."""
-        return ThreadWorker(name, self._token, threads_max, self._loop)
+        return ThreadWorker(name, self._token, threads_max)
 
 
 class ThreadWorker:
     """Up to `threads_max` daemon threads on one queue. Daemons, because a backend that hangs must not keep the process from
     ending after the exit time-out; whoever gives up on such a call logs it."""
 
-    def __init__(self, name: str, token: trio.lowlevel.TrioToken, threads_max: int, loop: SharedLoop | None) -> None:
+    def __init__(self, name: str, token: trio.lowlevel.TrioToken, threads_max: int) -> None:
         self._name = name
         self._token = token
         self._threads_max = threads_max
         self._threads = 0
         self._closed = False
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._loop = loop
-        self._has_calls = False
-        self._given = 0
-        self._done = 0  # written in the thread
-        self._behind: list[Job | None] | None = None
-        """The jobs that wait for one that is done elsewhere; None: none is."""
 
-    def put(self, job: Job, *, anywhere: bool = False) -> None:
+    def put(self, job: Job) -> None:
         """Queue the job; never blocks. Raises Unavailable when no thread can be started for it."""
-        loop = self._loop
-        if loop is None:
-            self._start(job)
-        elif self._behind is not None:
-            self._behind.append(job)
-        elif anywhere and self._given == self._done and (errand := loop.errand) is not None and errand.run is None:
-            self._behind = []
-            errand.run = functools.partial(self._run_elsewhere, job)
-        else:
-            self._given += 1
-            self._start(job)
-
-    def _start(self, job: Job) -> None:
         if self._threads < self._threads_max:
             name = self._name if self._threads_max == 1 else f"{self._name}-{self._threads}"
             try:
@@ -131,7 +109,6 @@ class ThreadWorker:
     def run_sync_soon(self, call: Callable[[], None]) -> None:
         """As `Worker.run_sync_soon`: before `finished` of the job that calls this."""
         with contextlib.suppress(trio.RunFinishedError):  # the loop has ended
-            self._has_calls = True
             self._token.run_sync_soon(call)
 
     def close(self) -> None:
@@ -139,39 +116,10 @@ class ThreadWorker:
         if not self._closed:
             self._closed = True
             for _ in range(self._threads):
-                if self._behind is None:
-                    self._jobs.put(None)
-                else:
-                    self._behind.append(None)
-
-    def _run_elsewhere(self, job: Job) -> Callable[[], None]:
-        """In another thread than the worker's, which runs nothing meanwhile: do the first step of the job. Returns what the loop
-        has to do then."""
-        job.begin()
-        is_finished = job.run()
-        return functools.partial(self._take_back, job, is_finished=is_finished, has_more=job.has_more)
-
-    def _take_back(self, job: Job, *, is_finished: bool, has_more: bool) -> None:
-        if is_finished:
-            job.finished()
-        behind, self._behind = self._behind, None
-        if has_more:
-            self.put(job)
-        for each in behind or ():
-            if each is None:
                 self._jobs.put(None)
-            else:
-                self.put(each)
-
-    def _hand_back(self, call: Callable[[], None]) -> None:
-        if self._loop is None or self._has_calls:  # calls that were scheduled before come first
-            self._has_calls = False
-            self._token.run_sync_soon(call)
-        else:
-            self._loop.call(call)
 
     def _work(self) -> None:
-        jobs, hand_back = self._jobs, self._token.run_sync_soon if self._loop is None else self._hand_back
+        jobs, hand_back = self._jobs, self._token.run_sync_soon
         while (job := jobs.get()) is not None:
             has_more = True
             while has_more:
@@ -182,7 +130,6 @@ class ThreadWorker:
                     except trio.RunFinishedError:
                         return  # the loop has ended: nobody is there to take the result
                 has_more = job.has_more
-            self._done += 1
             # Not kept while waiting for the next one: it holds the tensors of a whole batch.
             job = None
 

@@ -42,7 +42,6 @@ from tpy.recording.recorder import recording
 from tpy.refusals import Refusals
 from tpy.regions import RegionRegistry
 from tpy.services import Services
-from tpy.shared_loop import SharedLoop
 from tpy.state import ModelStateStore
 from tpy.telemetry.access_log import AccessLog, access_log
 from tpy.telemetry.custom_metrics import CustomMetrics
@@ -109,14 +108,13 @@ async def run_server(
     gpus: GpuInventory = NO_GPUS,
     devices: Devices = NO_DEVICES,
     clock: Clock | None = None,
-    loop: SharedLoop | None = None,
     custom_metrics: CustomMetrics | None = None,
     opened: Opened = lambda addresses: None,
     task_status: trio.TaskStatus[Running] = trio.TASK_STATUS_IGNORED,
 ) -> Outcome:
     """Serve until `stop` is asked. Started when the models that load at the start have settled. Raises TpyError (inside exception
-    groups) when a repository cannot be read or a port not be bound. `loop` is the run that this is in, for those who share it;
-    `custom_metrics` has those of a program beside those of models. `opened` is called with --serve-while-loading.
+    groups) when a repository cannot be read or a port not be bound. `custom_metrics` has those of a program beside those of
+    models. `opened` is called with --serve-while-loading.
     """
     send_none()
     await check_ports(options)
@@ -139,7 +137,7 @@ async def run_server(
         async with trio.open_nursery() as control_nursery, open_starting_ports(options, clock, control_nursery) as starting:
             control = await _start_control(options, store, clock, stop, control_nursery)
             if control is not None:
-                plane = _open_data_plane(options, gpus, devices, store, registry, clock, observers, loop, custom_metrics)
+                plane = _open_data_plane(options, gpus, devices, store, registry, clock, observers, custom_metrics)
                 async with plane as data:
                     data.use_repository(control)
                     refusals = Refusals()
@@ -317,7 +315,6 @@ def _open_data_plane(
     registry: BackendRegistry,
     clock: Clock,
     observers: RequestObservers,
-    loop: SharedLoop | None,
     custom_metrics: CustomMetrics | None,
 ) -> AbstractAsyncContextManager[DataPlane]:
     found = DataPlaneOptions(
@@ -347,7 +344,6 @@ def _open_data_plane(
         clock,
         devices=devices,
         observers=observers,
-        loop=loop,
         custom_metrics=custom_metrics,
     )
 

@@ -5,7 +5,6 @@ A backend is found by entry point (group `tpy.backends`, name = the backend's na
 nothing else of the server. `tpy.testing.conformance` is the suite that every backend passes.
 """
 
-from tpy.backend.anywhere_instance import AnywhereInstance
 from tpy.backend.batching import gather, scatter
 from tpy.backend.contract import (
     Backend,
@@ -40,7 +39,6 @@ __all__ = [
     "ISOLATION",
     "AfterRead",
     "AnswerLater",
-    "AnywhereInstance",
     "Backend",
     "BackendCapabilities",
     "BackendFactory",

@@ -42,9 +42,9 @@ class Call:
         self._cancelled = False
         self.is_over = False
 
-    def begin(self, *, perform: bool = False) -> None:
-        """Begin the request; one that is refused gets its error as a response. `perform` is as for EngineThread.enter."""
-        self._engine.enter(self._begin, perform=perform)
+    def begin(self) -> None:
+        """Begin the request; one that is refused gets its error as a response."""
+        self._engine.enter(self._begin)
 
     def begin_or_raise(self) -> None:
         """Begin the request. Raises what it is refused with."""

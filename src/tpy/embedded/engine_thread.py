@@ -14,10 +14,8 @@ import outcome
 import trio
 
 from tpy.assembly import Outcome, Running, ServerOptions, Stop, run_server
-from tpy.deferred_signals import MAIN_THREAD, DeferredSignals
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.services import Services
-from tpy.shared_loop import SharedLoop
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.logs import LogController
 from tpy_data.gpus import GpuInventory
@@ -85,7 +83,6 @@ class EngineThread:
         self.calls: set[OpenCall] = set()
         """Requests that have not ended. Used on the server's thread."""
         self._token: trio.lowlevel.TrioToken | None = None
-        self._loop: SharedLoop | None = None
         self._process = _process
         self._started: queue.SimpleQueue[outcome.Outcome[Running]] = queue.SimpleQueue()
         self._ended: outcome.Outcome[Outcome] | None = None
@@ -108,7 +105,6 @@ class EngineThread:
         self._started.put(self._why_not_started())  # read by nobody when it had started
 
     async def _serve(self) -> Outcome:
-        self._loop = SharedLoop.open()
         self._token = trio.lowlevel.current_trio_token()
         if self._asked_to_stop:  # before there was a token
             self._stop.ask(self._asked_to_stop)
@@ -118,7 +114,6 @@ class EngineThread:
             announce=self._announced.append,
             stop=self._stop,
             gpus=self._gpus,
-            loop=self._loop,
             custom_metrics=self._custom_metrics,
             task_status=_Started(self._started),
         )
@@ -130,23 +125,13 @@ class EngineThread:
         why = "; ".join(line.removeprefix("error: ") for line in self._announced)
         return outcome.Error(Unavailable(f"the server did not start: {why or 'it was stopped'}"))
 
-    def enter(self, call: Callable[[], None], *, perform: bool = False) -> None:
-        """Call this, which must not raise, as the server's thread would: at once where that has no work, soon otherwise.
-        Raises Unavailable when the server has stopped, and in a process that was forked. `perform`: an instance that is free,
-        and may run anywhere, runs in this thread."""
+    def enter(self, call: Callable[[], None]) -> None:
+        """Call this, which must not raise, on the server's thread, soon. Raises Unavailable when the server has stopped, and in a
+        process that was forked."""
         if self._token is None or self._process is not _process:
             raise Unavailable("this process was forked from the one that the server runs in: start a server of its own")
         try:
-            here = threading.get_ident()
-            if self._loop is None or here == self._thread.ident:
-                self._token.run_sync_soon(call)
-                return
-            enter = self._loop.perform if perform else self._loop.call
-            if here == MAIN_THREAD:
-                with DeferredSignals():
-                    enter(call)
-            else:
-                enter(call)
+            self._token.run_sync_soon(call)
         except trio.RunFinishedError:
             raise Unavailable("the server has stopped") from None
 
@@ -158,11 +143,12 @@ class EngineThread:
 
     def require_other_thread(self) -> None:
         """Raises Internal on the server's own thread, which may not wait for itself."""
-        if threading.get_ident() == self._thread.ident:
+        # Not by its number, which the next thread gets when this one has ended.
+        if threading.current_thread() is self._thread:
             raise Internal("a blocking call on the server's own thread would wait for itself")
 
     def run(self, function: Callable[[], _T]) -> _T:
-        """Returns what `function` does as the server's thread would; waits for it."""
+        """Returns what `function` returns on the server's thread; waits for it."""
         self.require_other_thread()
         done: queue.SimpleQueue[outcome.Outcome[_T]] = queue.SimpleQueue()
         self.enter(lambda: done.put(outcome.capture(function)))

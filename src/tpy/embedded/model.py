@@ -96,7 +96,7 @@ class Model:
         request = self._request(inputs, options)
         call, get = self._call(request)
         try:
-            call.begin(perform=_waits_for_its_model(request))
+            call.begin()
             while not call.is_over:
                 response = call.opened(get())
                 if response is not None:
@@ -120,7 +120,7 @@ class Model:
         request = self._request(inputs, options)
         call, get = self._call(request)
         try:
-            call.begin(perform=_waits_for_its_model(request))
+            call.begin()
             while not call.is_over:
                 response = call.opened(get())
                 if response is not None:
@@ -188,11 +188,6 @@ class Model:
             deadline_ns=None if timeout_s is None else now_ns + int(timeout_s * NS_PER_S),
             received_ns=now_ns,
         )
-
-
-def _waits_for_its_model(request: InferenceRequest) -> bool:
-    """One with a time limit may end before its model has answered: another thread than the caller's executes it."""
-    return request.deadline_ns is None and not request.timeout_us
 
 
 class _Lease:

@@ -22,7 +22,6 @@ from tpy.backend import (
 )
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
-from tpy.deferred_signals import call_program
 from tpy.errors import Internal, InvalidArgument
 from tpy.messages import DataType, Tensor
 from tpy.messages.datatypes import from_numpy
@@ -99,8 +98,6 @@ class FunctionModel:
 class FunctionInstance:
     """Calls the function once for each batch."""
 
-    runs_anywhere = True
-
     def __init__(self, key: str, function: Function, config: ModelConfig) -> None:
         self._key = key
         self._function = function
@@ -116,7 +113,7 @@ class FunctionInstance:
         keys = _executing.__dict__.setdefault("keys", [])
         keys.append(self._key)
         try:
-            returned = call_program(self._function, **inputs)
+            returned = self._function(**inputs)
         finally:
             keys.pop()
         batch.times.outputs_begin()

@@ -93,11 +93,6 @@ class IdentityInstance:
         self._delay_s = behaviour.delay_ns(number) / NS_PER_S
         self._batches = batches
 
-    @property
-    def runs_anywhere(self) -> bool:
-        """Returns True unless it takes its time."""
-        return not self._delay_s
-
     def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         if self._delay_s:
             time.sleep(self._delay_s)

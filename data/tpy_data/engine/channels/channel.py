@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tpy.backend import AnywhereInstance, DeviceInstance, ModelInstance
+from tpy.backend import DeviceInstance, ModelInstance
 from tpy.clock import Clock
 from tpy.errors import invariant
 from tpy.limits import QUICK_BATCHES_NS_MAX
@@ -85,7 +85,6 @@ class ThreadChannel:
     def __init__(self, instance: ModelInstance, worker: Worker, clock: Clock) -> None:
         self._instance = instance
         self._takes = instance.takes if isinstance(instance, DeviceInstance) else frozenset()
-        self._runs_anywhere = isinstance(instance, AnywhereInstance) and instance.runs_anywhere
         self._worker = worker
         self._clock = clock
         self._report: Report = not_opened
@@ -110,7 +109,7 @@ class ThreadChannel:
         self.waiting.extend(batches)
         if not self._is_active:
             self._is_active = True
-            self._worker.put(BatchJob(self), anywhere=self._runs_anywhere)
+            self._worker.put(BatchJob(self))
 
     def revoke(self) -> Sequence[Batch]:
         """As `InstanceChannel.revoke`."""
