@@ -29,7 +29,7 @@ _GRACE_S_MAX = 5.0
 _BUSY_TASKS = 2.0
 """Tasks that want to run, for each core, from which on the machine is busy."""
 
-_EXTENSIONS_MAX = 3
+_EXTENSIONS = 3
 """By the limit, while the machine is busy."""
 
 _EXIT_LIMIT_S = 60.0
@@ -43,8 +43,9 @@ class TimeLimitError(Exception):
 class TimeLimit:
     """A thread that watches the main thread run one test after another."""
 
-    def __init__(self, limit_s: float, exit_limit_s: float) -> None:
+    def __init__(self, limit_s: float, exit_limit_s: float, extensions: int) -> None:
         self._limit_s = limit_s
+        self._extensions_max = extensions
         self._exit_limit_s = exit_limit_s
         self._stderr = os.dup(2)  # while tests run, descriptor 2 is captured
         self._changed = threading.Condition()
@@ -99,13 +100,13 @@ class TimeLimit:
             self._test = test
             self._expires_at = time.monotonic() + limit_s
             self._grace_s = min(limit_s, _GRACE_S_MAX)
-            self._extensions = _EXTENSIONS_MAX
+            self._extensions = self._extensions_max
             self._extension_s = limit_s
             self._changed.notify()
         if test is None:
             faulthandler.cancel_dump_traceback_later()
         else:  # needs no Python: for a test that holds the interpreter
-            last_s = (1 + _EXTENSIONS_MAX) * limit_s + 4 * self._grace_s
+            last_s = (1 + self._extensions_max) * limit_s + 4 * self._grace_s
             faulthandler.dump_traceback_later(last_s, exit=True, file=self._stderr)
 
     def _watch(self) -> None:
@@ -192,10 +193,12 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--time-limit", type=float, default=_LIMIT_S, metavar="SECONDS", help="of one test; 0 for none")
+    parser.addoption("--time-limit-extensions", type=int, default=_EXTENSIONS, metavar="N", help="while the machine is busy")
     parser.addoption("--exit-limit", type=float, default=_EXIT_LIMIT_S, metavar="SECONDS", help="of the end of the process")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "time_limit(seconds): this test may take so long, setup and teardown included; 0 for ever")
-    limit = TimeLimit(config.getoption("--time-limit"), config.getoption("--exit-limit"))
+    options = ("--time-limit", "--exit-limit", "--time-limit-extensions")
+    limit = TimeLimit(*map(config.getoption, options))
     config.pluginmanager.register(limit, "tests of limited time")

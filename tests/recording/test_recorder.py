@@ -225,8 +225,8 @@ async def test_it_stops_when_its_time_is_over(hall: Hall) -> None:
     file = await hall.start(seconds_max=60)
     hall.ask()
     hall.clock.ns += 60 * NS_PER_S
-    assert not hall.recorder.active
     assert hall.ask() is None
+    assert not hall.recorder.active
     await hall.stop()
     found, reader = read(file)
     assert len(found) == 1

@@ -125,7 +125,7 @@ def _run(folder: Path, texts: dict[str, str], *options: str) -> subprocess.Compl
     (folder / "conftest.py").write_text('pytest_plugins = ["tests.time_limit"]\n', encoding="utf-8")
     for name, text in texts.items():
         (folder / f"test_{name}.py").write_text(textwrap.dedent(text) + "\ndef test_next():\n    pass\n", encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "--time-limit=2", *options, "."]
+    command = [sys.executable, "-m", "pytest", "--time-limit=2", "--time-limit-extensions=0", *options, "."]
     environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=110, check=False)
 

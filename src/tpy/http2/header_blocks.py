@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from hpack import Decoder, Encoder, HeaderTuple, HPACKDecodingError, HPACKError, OversizedHeaderListError
+from hpack import Decoder, Encoder, HPACKDecodingError, HPACKError, OversizedHeaderListError
 from hpack.table import HeaderTable
 
 from tpy.http2.codes import HEADER_TABLE_BYTES, ConnectionFault, Http2Code
@@ -51,35 +51,13 @@ class _CountingTable(HeaderTable):
         HeaderTable.maxsize.__set__(self, size)  # type: ignore[attr-defined]  # a property's setter has no other name
 
 
-class _BoundedDecoder(Decoder):
-    """A decoder that counts the fields of a block."""
-
-    def __init__(self, list_bytes_max: int) -> None:
-        super().__init__(max_header_list_size=list_bytes_max)
-        self.fields_left = 0
-        """In this block."""
-
-    def _decode_literal(self, data: bytes | memoryview, should_index: bool) -> tuple[HeaderTuple, int]:
-        self._count()
-        return super()._decode_literal(data, should_index)
-
-    def _decode_indexed(self, data: bytes | memoryview) -> tuple[HeaderTuple, int]:
-        self._count()
-        return super()._decode_indexed(data)
-
-    def _count(self) -> None:
-        if not self.fields_left:
-            raise OversizedHeaderListError(f"more than {GRPC_HEADER_FIELDS_MAX} fields")
-        self.fields_left -= 1
-
-
 class HeaderReader(Generic[T]):
     """Decodes the blocks of a peer. `interpret` turns the headers of a request into what is remembered of it; it must depend on
     nothing else. Its errors are passed on and not remembered."""
 
     def __init__(self, interpret: Callable[[Headers], T], list_bytes_max: int) -> None:
         self._interpret = interpret
-        self._decoder = _BoundedDecoder(list_bytes_max)
+        self._decoder = Decoder(max_header_list_size=list_bytes_max)  # 32 bytes for each field: so their number is bounded, too
         self._table = _CountingTable()
         self._decoder.header_table = self._table
         self._changes = 0
@@ -102,13 +80,15 @@ class HeaderReader(Generic[T]):
     def decode(self, block: bytes) -> Headers:
         """Any block, which must be decoded even when nobody wants it. Raises ConnectionFault: the table is of no use then."""
         self._table.resizes_left = _RESIZES_MAX
-        self._decoder.fields_left = GRPC_HEADER_FIELDS_MAX
         try:
-            return tuple((name, value) for name, value in self._decoder.decode(block, raw=True))
+            fields = tuple((name, value) for name, value in self._decoder.decode(block, raw=True))
         except OversizedHeaderListError:
             raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, "header list too large") from None
         except HPACKError as error:
             raise ConnectionFault(Http2Code.COMPRESSION_ERROR, f"cannot decode a header block: {error}") from None
+        if len(fields) > GRPC_HEADER_FIELDS_MAX:
+            raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, "header list too large")
+        return fields
 
 
 class HeaderWriter:
