@@ -39,7 +39,9 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     `load_models` are the --load-model names; ("*",) is all. `model_config_name` "" is config.pbtxt. `auto_complete` is false
     under --disable-auto-complete-config. `settle_ns`: in poll mode a directory is used only after it has not changed for so
-    long, so that a half-copied model is not loaded. `scratch_directory`: where the directories of `file:` overrides are made;
+    long, so that a half-copied model is not loaded. `hold_losses`: in poll mode, models of a repository that loses most of
+    them at once are served on until the second poll afterwards.
+    `scratch_directory`: where the directories of `file:` overrides are made;
     None is the system's place for temporary files. `require_repositories` false: when a repository cannot be read at the start,
     the control plane runs all the same, and the server is neither live nor ready. `cloud` is for repositories in
     the cloud. `agent_command` runs repository agents: the command of their process, and last their folder;
@@ -57,6 +59,7 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
     auto_complete: bool = True
     namespacing: bool = False
     settle_ns: int = 1000 * NS_PER_MS
+    hold_losses: bool = True
     scratch_directory: Path | None = None
     cloud: CloudOptions | None = None
     agent_command: tuple[str, ...] = ()

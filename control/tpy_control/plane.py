@@ -16,6 +16,8 @@ from tpy.ids import ModelId
 from tpy.messages import IndexEntry, ModelState
 from tpy.reloading import reloaded
 from tpy.state import DesiredWriter, ModelStateStore, Snapshot
+from tpy.telemetry.exposition import MeasuredFamily
+from tpy.telemetry.repositories import held_models
 from tpy.units import NS_PER_S
 from tpy_control.agents import AgentLifecycles
 from tpy_control.core.candidate import DUPLICATE_TEXT, Candidate, Override, RefusalKind, Refused
@@ -30,6 +32,7 @@ from tpy_control.core.index import (
     model_id,
     strictly_ready,
 )
+from tpy_control.core.losses import Losses, LossEvent
 from tpy_control.core.scan import ModelLocation
 from tpy_control.options import ControlMode, ControlOptions, Readiness
 from tpy_control.overrides import OverrideDirectories
@@ -39,6 +42,9 @@ from tpy_control.sources.protocol import RepositorySource
 _log = logging.getLogger(__name__)
 
 ALL_MODELS = ("*",)
+
+_LOSS_POLLS = 2
+"""So many intervals of polls confirm the loss of most models of a repository."""
 
 _POLL_BATCH = 50
 """Models polled by one call of a thread: the hand-over costs more than the poll of one model."""
@@ -82,6 +88,7 @@ class Plane:
         self._writer = writer
         self._clock = clock
         self._debouncer = Debouncer(options.settle_ns)
+        self._losses = Losses(_LOSS_POLLS * options.poll_interval_ns if options.hold_losses else 0)
         self._woken = anyio.Event()
         self._failed_at_start: frozenset[ModelId] = frozenset()
         self._index: tuple[_IndexSource, Sequence[IndexEntry]] = ((None, (), {}), ())
@@ -101,6 +108,7 @@ class Plane:
         def look() -> None:
             if self.options.mode is not ControlMode.NONE:
                 _log.info("looking at the model repositories")
+                self._losses.confirm()
                 self.wake()
 
         with reloaded(look):
@@ -114,6 +122,8 @@ class Plane:
     async def start(self) -> None:
         """Desire the models to load at the start. Raises Unavailable for a repository that cannot be read."""
         await self.relist()
+        if self.options.mode is ControlMode.POLL:
+            self._held(self._clock.now_ns())
         chosen = self._groups(self.known_locations)
         if self.options.mode is ControlMode.EXPLICIT and self.options.load_models != ALL_MODELS:
             chosen = {model: locations for model, locations in chosen.items() if model.name in self.options.load_models}
@@ -304,7 +314,10 @@ class Plane:
             self._warn_unreadable(error)
             return False
         groups = self._groups(self.known_locations)
-        models = sorted(groups.keys() | self._debouncer.models())
+        held = self._held(now_ns)
+        for model in held:
+            self._debouncer.keep(model)
+        models = sorted(groups.keys() | (self._debouncer.models() - held))
         ensembles: list[Candidate] = []
         for first in range(0, len(models), _POLL_BATCH):
             await self._poll_models(
@@ -313,6 +326,24 @@ class Plane:
         for candidate in ensembles:
             self.use(candidate, why="file change")
         return True
+
+    def families(self) -> list[MeasuredFamily]:
+        """The metrics of the repositories."""
+        return [*self.source.families(), held_models(self._losses.held())]
+
+    def _held(self, now_ns: int) -> set[ModelId]:
+        """The models that are gone with most others of their repository, and still count as there."""
+        names: dict[str, set[str]] = {repository: set() for repository in self._losses.repositories()}
+        for location in self.known_locations:
+            names.setdefault(location.repository, set()).add(location.name)
+        held: set[ModelId] = set()
+        for repository, present in names.items():
+            poll = self._losses.poll(repository, frozenset(present), now_ns)
+            held.update(self.id_of(ModelLocation(repository, name)) for name in poll.held)
+            if poll.event is not LossEvent.NONE:
+                about = {"repository": repository, "lost": len(poll.held), "known": poll.known, "left": len(present)}
+                _log.log(*_LOSS_LINES[poll.event], about)
+        return held
 
     def _warn_unreadable(self, error: Unavailable) -> None:
         _log.warning("model repository cannot be read, served models go on: %(reason)s", {"reason": error.message})
@@ -376,6 +407,22 @@ class Plane:
             model = self.id_of(location)
             groups[model] = (*groups.get(model, ()), location)
         return groups
+
+
+_LOSS_LINES = {
+    LossEvent.BEGUN: (
+        logging.WARNING,
+        (
+            "%(lost)s of %(known)s models are gone from '%(repository)s' at once: they are served until the second poll from "
+            "now, if they stay away; SIGHUP unloads them now (--repository-hold-losses)"
+        ),
+    ),
+    LossEvent.CONFIRMED: (
+        logging.WARNING,
+        "the models that were gone from '%(repository)s' stayed away and are unloaded; %(left)s are left",
+    ),
+    LossEvent.OVER: (logging.INFO, "'%(repository)s' has %(left)s models again"),
+}
 
 
 def _singles(groups: Mapping[ModelId, tuple[ModelLocation, ...]]) -> list[ModelLocation]:

@@ -130,7 +130,7 @@ class ControlPlane:
 
     def metrics(self) -> list[MeasuredFamily]:
         """The metrics of the repositories."""
-        return self._plane.source.families()
+        return self._plane.families()
 
     def stop(self, *, ready: bool = False) -> None:
         """Begin the shutdown: from now on nothing is loaded or unloaded, and waiting load calls are answered. The server is not

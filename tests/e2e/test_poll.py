@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,3 +142,19 @@ def test_load_calls_are_refused(client: InferenceServerClient) -> None:
         InferenceServerException, match=r"^\[503\] explicit model load / unload is not allowed if polling is enabled$"
     ):
         client.load_model("constant")
+
+
+def test_an_emptied_repository_serves_on_until_it_is_meant(repository: Path, tmp_path: Path) -> None:
+    """As a mount that is gone, which leaves an empty folder."""
+    for name in "abc":
+        ModelFolder(repository, name).config(AFFINE_CONFIG).affine(1, 2)
+    flags = ("--model-control-mode=poll", "--repository-poll-secs=300", "--repository-settle-ms=100")
+    with ServerProcess(*flags, repositories=[repository]) as server, InferenceServerClient(server.http) as client:
+        for name in "abc":
+            shutil.move(repository / name, tmp_path / name)
+        server.wait_log(r"models are gone from '[^']+' at once: they are served until the second poll from now")
+        assert client.is_model_ready("a")
+        with urllib.request.urlopen(f"http://{server.metrics}/metrics") as page:
+            assert f'tpy_repository_held_models{{repository="{repository}"}} 3' in page.read().decode()
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: not client.is_model_ready("a"), within_s=30)

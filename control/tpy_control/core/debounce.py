@@ -45,6 +45,10 @@ class Debouncer:
             pending = self._pending[model] = _Pending(result, now_ns)
         return now_ns - pending.since_ns >= self._settle_ns
 
+    def keep(self, model: ModelId) -> None:
+        """Forget what was polled of a model since it was used: that is not to be."""
+        self._pending.pop(model, None)
+
     def mark_used(self, model: ModelId, result: PollResult) -> None:
         """Record that a result was used, which may be newer than the one observed."""
         self._pending.pop(model, None)

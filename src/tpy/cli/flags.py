@@ -146,6 +146,13 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _flag(
         "Model repository",
+        "repository-hold-losses",
+        True,
+        "In mode poll, when most models of a repository are gone at once, as when its disk or bucket is, serve them until that "
+        "has lasted for two polls, or SIGHUP; an addition of tpy.",
+    ),
+    _flag(
+        "Model repository",
         "repository-cache",
         "",
         "Keep local copies of the models of repositories in the cloud here, an addition of tpy: the next start downloads what "

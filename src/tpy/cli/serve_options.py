@@ -70,6 +70,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     model_control_mode: str
     repository_poll_secs: int
     repository_settle_ms: int
+    repository_hold_losses: bool
     repository_cache: str
     repository_cache_byte_size: int
     repository_start_secs: int
@@ -224,6 +225,7 @@ def _control(v: _Values, environment: Mapping[str, str]) -> ControlOptions:
         mode=mode,
         poll_interval_ns=v.repository_poll_secs * NS_PER_S,
         settle_ns=v.repository_settle_ms * NS_PER_MS,
+        hold_losses=v.repository_hold_losses,
         load_models=v.load_model,
         strict_readiness=v.strict_readiness,
         readiness=v.readiness,

@@ -1,4 +1,4 @@
-"""Families of model repositories in the cloud."""
+"""Families of model repositories."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ _BYTES = "tpy_repository_downloaded_bytes_total"
 _FILES = "tpy_repository_downloaded_files_total"
 _FAILURES = "tpy_repository_failures_total"
 _CACHE = "tpy_repository_cache_bytes"
+_HELD = "tpy_repository_held_models"
 
 REPOSITORY_FAMILIES: Mapping[str, MetricKind] = {
     _REACHABLE: MetricKind.GAUGE,
@@ -20,6 +21,7 @@ REPOSITORY_FAMILIES: Mapping[str, MetricKind] = {
     _FILES: MetricKind.COUNTER,
     _FAILURES: MetricKind.COUNTER,
     _CACHE: MetricKind.GAUGE,
+    _HELD: MetricKind.GAUGE,
 }
 
 
@@ -33,8 +35,18 @@ class RepositoryUse(NamedTuple):
     failures: int
 
 
+def held_models(counts: Mapping[str, int]) -> MeasuredFamily:
+    """The family of models that are gone and held, by repository."""
+    return MeasuredFamily(
+        name=_HELD,
+        kind=MetricKind.GAUGE,
+        help="Models that are gone from the repository and served on, because most went at once",
+        samples=tuple(Sample({"repository": name}, count) for name, count in sorted(counts.items())),
+    )
+
+
 def repository_families(repositories: list[RepositoryUse], cache_bytes: int) -> list[MeasuredFamily]:
-    """The metric families; `cache_bytes` are those of all local copies."""
+    """The metric families of repositories in the cloud; `cache_bytes` are those of all local copies."""
     values: dict[str, tuple[str, list[float]]] = {
         _REACHABLE: ("1 if the repository answered last time", [float(one.is_reachable) for one in repositories]),
         _BYTES: ("Bytes downloaded from the repository", [one.bytes for one in repositories]),
