@@ -124,6 +124,29 @@ def server(tmp_path_factory: pytest.TempPathFactory, log: Path) -> Iterator[Serv
         yield running
 
 
+def test_the_metrics_are_here_too(server: ServerProcess) -> None:
+    with urllib.request.urlopen(f"{port_of(server)}/metrics") as page:
+        assert page.headers["Content-Type"] == "text/plain; charset=utf-8"
+        assert b"nv_inference_request_success" in page.read()
+
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_that_a_template_does_not_take_give_a_warning(server: ServerProcess, stream: bool) -> None:
+    """`caller` repeats the last message; `chatting` takes messages and tools itself."""
+    for model, tools, warned in (("caller", TOOLS, True), ("caller", None, False), ("chatting", TOOLS, False)):
+        body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "stream": stream, "tools": tools}
+        asked = urllib.request.Request(
+            f"{port_of(server)}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(asked) as answer:
+            answer.read()
+            expected = '299 tpy "the chat template of the model takes no tools: they are ignored"'
+            assert answer.headers["Warning"] == (expected if warned else None), model
+
+
 @pytest.fixture(scope="module")
 def client(server: ServerProcess) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{port_of(server)}/v1", api_key="none", max_retries=0) as opened:
@@ -287,6 +310,14 @@ def chat(**more: object) -> dict[str, object]:
         ("chat/completions", chat(model="endless"), "the chat template refuses the messages: no user"),
         ("chat/completions", chat(model="embedder"), "model 'embedder' does not give text"),
         ("embeddings", {"model": "embedder", "input": []}, "- at `$.input`"),
+        (
+            "embeddings",
+            {"model": "embedder", "input": [1, "a"]},
+            "expected a text, texts, an array of tokens, or arrays of tokens",
+        ),
+        ("embeddings", {"model": "embedder", "input": [[]]}, "expected a text, texts, an array of tokens, or arrays of tokens"),
+        ("embeddings", {"model": "embedder", "input": ["a"] * 2049}, "Expected `array` of length <= 2048"),
+        ("embeddings", {"model": "embedder", "input": [[1], [2]]}, "for tokens give it the parameter 'tokenizer'"),
         ("embeddings", {"model": "embedder", "input": "a", "dimensions": 3}, "has one size of embeddings"),
         ("embeddings", {"model": "writer", "input": "a"}, "model 'writer' does not give embeddings"),
     ],

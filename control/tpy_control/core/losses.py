@@ -12,7 +12,7 @@ import msgspec
 
 
 class LossEvent(enum.Enum):
-    """What a poll changed about a loss."""
+    """The change of a loss by a poll."""
 
     NONE = "none"
     BEGUN = "begun"
@@ -53,7 +53,7 @@ class Losses:
         return {name: len(repository.held) for name, repository in self._repositories.items()}
 
     def confirm(self) -> None:
-        """What is gone is meant to be: the next poll takes it."""
+        """Take as gone what is held: somebody has said that it is meant."""
         for repository in self._repositories.values():
             repository.known -= repository.held
             repository.lost_since_ns, repository.held = None, frozenset()

@@ -48,6 +48,14 @@ def _weight(parameters: Sequence[str]) -> float:
         return 0.0
 
 
+async def metrics_reply(render: Callable[..., Awaitable[bytes]], accept: str) -> HttpReply:
+    """The page that `render` gives, in the form that an Accept header asks for. Raises what `render` raises."""
+    openmetrics = asks_for_openmetrics(accept)
+    text = await render(openmetrics=openmetrics)
+    content_type = _OPENMETRICS_TYPE if openmetrics else _METRICS_TYPE
+    return HttpReply(content_type=content_type, parts=(text,), content_length=len(text))
+
+
 async def serve_metrics(
     options: HttpOptions,
     render: Callable[..., Awaitable[bytes]],
@@ -70,14 +78,11 @@ async def serve_metrics(
             caller = policy.identify(fields_of(list(request.scope["headers"])))
             if caller is not None:
                 caller.require(OBSERVE, None)
-            openmetrics = asks_for_openmetrics(request.headers.get("accept", ""))
-            text = await render(openmetrics=openmetrics)
+            return quart_response(app, await metrics_reply(render, request.headers.get("accept", "")))
         except TpyError as error:
             return quart_response(app, error_reply(error))
         except Exception:
             return quart_response(app, unexpected_error_reply("/metrics"))
-        content_type = _OPENMETRICS_TYPE if openmetrics else _METRICS_TYPE
-        return quart_response(app, HttpReply(content_type=content_type, parts=(text,), content_length=len(text)))
 
     async def anything_else(path: str = "") -> Response:
         return quart_response(app, HttpReply(content_type=_METRICS_TYPE))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 import orjson
@@ -17,7 +18,7 @@ import trio
 
 from tpy import limits
 from tpy.echo import echo
-from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable
+from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable, Unsupported
 from tpy.frontends.access import INFER, submit
 from tpy.frontends.http.codec import is_heavy, is_large
 from tpy.frontends.http.codec.long_json import write_long
@@ -26,10 +27,12 @@ from tpy.frontends.http.generate import Responses, StreamReply
 from tpy.frontends.http.infer import InferEndpoint, open_record, unexpected_error
 from tpy.frontends.http.message import PIECE_BYTES_MAX, HttpReply, HttpRequest, json_reply
 from tpy.frontends.http.parser import BODIES_FULL
+from tpy.frontends.metrics_http import metrics_reply
 from tpy.frontends.openai import answers, models, requests
 from tpy.frontends.openai.answers import Answer
 from tpy.frontends.openai.models import Ask, Generation, Reader
 from tpy.frontends.openai.templates import ChatTemplate, template_of
+from tpy.frontends.openai.tokens import texts_of
 from tpy.frontends.openai.tools import ToolCallForm, ToolCallReader, form_of
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, ModelState, ParameterValue, Tensor, held_bytes
@@ -44,11 +47,20 @@ _EVENT_CHARACTERS = 64 * KIB
 
 
 class OpenAiApi:
-    """The handlers. `template` and `tool_call_parser` are for models that have none of their own; `max_tokens` for requests that
+    """The handlers. `template`, `tokenizer` and `tool_call_parser` are for models that have none; `max_tokens` for requests that
     do not say."""
 
-    def __init__(self, endpoint: InferEndpoint, *, template: ChatTemplate | None, max_tokens: int, tool_call_parser: str) -> None:
+    def __init__(
+        self,
+        endpoint: InferEndpoint,
+        *,
+        template: ChatTemplate | None,
+        max_tokens: int,
+        tool_call_parser: str,
+        tokenizer: str = "",
+    ) -> None:
         self._endpoint = endpoint
+        self._tokenizer = tokenizer
         self._template = template
         self._max_tokens = max_tokens
         self._tool_call_parser = tool_call_parser
@@ -107,6 +119,7 @@ class OpenAiApi:
         model = self._resolve(request, body.model, embeddings=False)
         tools = None if body.tool_choice == "none" else body.tools
         form = form_of(model.description.name, self._parameters(model), self._tool_call_parser) if tools else None
+        takes_tools = True
         takes_chat = models.MESSAGES in model.description.input_by_name
         if takes_chat:
 
@@ -117,7 +130,7 @@ class OpenAiApi:
             with held(model):
                 text = await self._made(request, write)
         else:
-            text = await self._prompt(model, body.messages, tools)
+            text, takes_tools = await self._prompt(model, body.messages, tools)
             model = self._resolve(request, body.model, embeddings=False)  # there was time for another copy
         asked = Generation(
             input=models.MESSAGES if takes_chat else models.TEXT,
@@ -125,16 +138,24 @@ class OpenAiApi:
             max_tokens=body.max_completion_tokens or body.max_tokens or self._max_tokens,
             settings=settings,
         )
-        return await self._generate(request, body, model, asked, [text], form)
+        reply = await self._generate(request, body, model, asked, [text], form)
+        if tools and not takes_tools:
+            warning = '299 tpy "the chat template of the model takes no tools: they are ignored"'
+            reply = msgspec.structs.replace(reply, headers=(*reply.headers, ("Warning", warning)))
+        return reply
 
-    async def _prompt(self, model: ResolvedModel, messages: list[requests.Message], tools: list[dict[str, object]] | None) -> str:
-        """The messages as the model's template writes them. In a thread: a template is a program, and reads files at first."""
+    async def _prompt(
+        self, model: ResolvedModel, messages: list[requests.Message], tools: list[dict[str, object]] | None
+    ) -> tuple[str, bool]:
+        """The messages as the model's template writes them, and whether it takes tools. In a thread: a template is a program, and
+        reads files at first."""
         parameters = self._parameters(model)
 
-        def render() -> str:
+        def render() -> tuple[str, bool]:
             with requests.bounded_depth():
                 conversation = requests.conversation_of(messages)
-            return template_of(model.description.name, parameters, self._template).render(conversation, tools)
+            template = template_of(model.description.name, parameters, self._template)
+            return template.render(conversation, tools), not tools or template.takes_tools()
 
         with held(model):
             return await run_in_thread(render, limiter=self._endpoint.threads)
@@ -177,7 +198,10 @@ class OpenAiApi:
         """The embeddings of one or more texts. Raises TpyError."""
         body, _ = await self._read(request, requests.EmbeddingRequest)
         model = self._resolve(request, body.model, embeddings=True)
-        texts = [body.input] if isinstance(body.input, str) else body.input
+        texts = requests.embedding_inputs(body)
+        if not isinstance(texts[0], str) and not models.takes_tokens(model.description):
+            texts = await self._detokenized(model, texts)
+            model = self._resolve(request, body.model, embeddings=True)  # there was time for another copy
         found, tokens = [], 0
         with ExitStack() as counted, ExitStack() as stack:
             begun = await self._begin_all(
@@ -194,6 +218,23 @@ class OpenAiApi:
         text = body.encoding_format == "base64"
         long = sum(vector.size for vector in found) > limits.HTTP_INLINE_JSON_ELEMENTS_MAX
         return await self._reply(lambda: answers.embeddings_document(body.model, found, tokens, text=text), long=long)
+
+    async def _detokenized(self, model: ResolvedModel, tokens: Sequence[Any]) -> list[str]:
+        """The texts of tokens. In a thread: a tokenizer is read from its file at first."""
+        name, parameters = model.description.name, self._parameters(model)
+        with held(model):
+            return await run_in_thread(
+                partial(texts_of, name, parameters, self._tokenizer, tokens), limiter=self._endpoint.threads
+            )
+
+    # Metrics
+
+    async def metrics(self, request: HttpRequest) -> HttpReply:
+        """The metrics page, as on the port for metrics. Raises Unsupported where there is none."""
+        service = self._endpoint.services.metrics
+        if service is None:
+            raise Unsupported("the metrics are at the metrics port: frontend processes have none")
+        return await metrics_reply(service.page, request.fields.get(b"accept", b"").decode("latin-1"))
 
     # Parts
 

@@ -30,10 +30,11 @@ from tpy.services import Services
 
 
 class Options(HttpOptions, frozen=True, kw_only=True):
-    """Those of an HTTP port, a chat template and a parser of calls for models that have none, and the number of tokens when
-    nobody says."""
+    """Those of an HTTP port, a chat template, the folder of a tokenizer and a parser of calls for models that have none, and the
+    number of tokens when nobody says."""
 
     template: ChatTemplate | None = None
+    tokenizer: str = ""
     tool_call_parser: str = ""
     max_tokens: int = limits.OPENAI_TOKENS_DEFAULT
 
@@ -70,6 +71,7 @@ def read_options(values: Mapping[str, Value]) -> Options | None:
             *parse_restricted(v.openai_restricted_api, flag="openai-restricted-api", kind="api"),
         ),
         template=template,
+        tokenizer=v.openai_tokenizer,
         max_tokens=v.openai_default_max_tokens,
         tool_call_parser="" if v.openai_tool_call_parser == "none" else v.openai_tool_call_parser,
     )
@@ -79,7 +81,13 @@ def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
     """The application with all routes of the port."""
     app = bare_app()
     routes = Routes(app, endpoint, protocol="openai", refuse=error_reply)
-    api = OpenAiApi(endpoint, template=options.template, max_tokens=options.max_tokens, tool_call_parser=options.tool_call_parser)
+    api = OpenAiApi(
+        endpoint,
+        template=options.template,
+        max_tokens=options.max_tokens,
+        tool_call_parser=options.tool_call_parser,
+        tokenizer=options.tokenizer,
+    )
     control = ControlApi(endpoint.services, threads=endpoint.threads)
     # The model is in the body: the handlers ask for the role.
     routes.add("inference", "/v1/completions", access="", POST=api.completions)
@@ -91,6 +99,7 @@ def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
     routes.add("model-repository", "/v1/models/<model>/load", POST=control.load)
     routes.add("model-repository", "/v1/models/<model>/unload", POST=control.unload)
     routes.add("health", "/health/ready", GET=control.ready)
+    routes.add("statistics", "/metrics", GET=api.metrics)
 
     async def refused(error: HTTPException) -> Response:
         status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR

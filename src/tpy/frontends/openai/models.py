@@ -100,12 +100,18 @@ def _settings(description: ModelDescription, asked: Generation) -> Ask:
     return tuple(_tensor(known[name], value) for name, value in values.items() if name in known), parameters
 
 
-def embeddings(description: ModelDescription, texts: Sequence[str], dimensions: int | None) -> list[Ask]:
-    """The requests to the model, one for each text. Raises InvalidArgument for `dimensions` that cannot be chosen."""
+def takes_tokens(description: ModelDescription) -> bool:
+    """Returns True if a model that embeds texts takes their tokens, too."""
+    return EMBEDDING_REQUEST in description.input_by_name
+
+
+def embeddings(description: ModelDescription, texts: Sequence[str] | Sequence[list[int]], dimensions: int | None) -> list[Ask]:
+    """The requests to the model, one for each text; in place of texts, tokens for one that takes them. Raises InvalidArgument for
+    `dimensions` that cannot be chosen."""
     return [(_embedding_inputs(description, text, dimensions), {}) for text in texts]
 
 
-def _embedding_inputs(description: ModelDescription, text: str, dimensions: int | None) -> tuple[Tensor, ...]:
+def _embedding_inputs(description: ModelDescription, text: str | list[int], dimensions: int | None) -> tuple[Tensor, ...]:
     known = description.input_by_name
     values: dict[str, object] = dict.fromkeys(_WANTED, True)
     if EMBEDDING_REQUEST in known:

@@ -77,7 +77,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     """The body of `/v1/embeddings`."""
 
     model: str
-    input: str | Annotated[list[str], Meta(min_length=1, max_length=limits.OPENAI_PROMPTS_MAX)]
+    input: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: _Count | None = None
 
@@ -158,6 +158,23 @@ def read(document: dict[str, Any], kind: type[_Request]) -> _Request:
         return msgspec.convert(document, kind)
     except (msgspec.ValidationError, RecursionError) as error:
         raise InvalidArgument(str(error)) from None
+
+
+Tokens = list[int]
+
+
+def embedding_inputs(request: EmbeddingRequest) -> list[str] | list[Tokens]:
+    """The texts, or the tokens of texts, to embed. Raises InvalidArgument for a mixture, and for too many."""
+    given = [request.input] if isinstance(request.input, str) else request.input
+    texts = [each for each in given if isinstance(each, str)]
+    tokens = [each for each in given if isinstance(each, int)]
+    lists = [each for each in given if isinstance(each, list)]
+    if max(len(texts), len(tokens), len(lists)) < len(given) or not all(lists):
+        raise InvalidArgument("'input': expected a text, texts, an array of tokens, or arrays of tokens")
+    found: list[str] | list[Tokens] = texts or lists or [tokens]
+    if len(found) > limits.OPENAI_PROMPTS_MAX:
+        raise InvalidArgument(f"Expected `array` of length <= {limits.OPENAI_PROMPTS_MAX} - at `$.input`")
+    return found
 
 
 def check(request: CompletionRequest | ChatRequest) -> None:

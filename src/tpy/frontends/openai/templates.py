@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
+import jinja2.meta
 import msgspec
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -41,6 +42,13 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
             return template.render(messages=messages, tools=tools, documents=None, add_generation_prompt=True, **self.tokens)
         except _REFUSALS as error:
             raise InvalidArgument(f"the chat template refuses the messages: {error}") from None
+
+    def takes_tools(self) -> bool:
+        """Returns True if the template does something with tools."""
+        try:
+            return "tools" in jinja2.meta.find_undeclared_variables(_environment().parse(self.text))
+        except jinja2.TemplateSyntaxError:  # its rendering says so
+            return True
 
 
 def read_template(path: str, *, flag: str) -> str:
@@ -120,11 +128,15 @@ def _changed_ns(path: str) -> int:
 
 @lru_cache(limits.OPENAI_TEMPLATES_MAX)
 def _compiled(text: str) -> jinja2.Template:
+    return _environment().from_string(text)
+
+
+def _environment() -> jinja2.Environment:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
-    return environment.from_string(text)
+    return environment
 
 
 def _to_json(value: object, indent: int | None = None, **_: object) -> str:
