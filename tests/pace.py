@@ -1,14 +1,17 @@
-"""The pace of this machine's interpreter, for bounds on the time of the loop: a machine half as fast may take twice as long."""
+"""The pace of this machine: of its interpreter, for bounds on CPU time, and of what it runs besides, for bounds on waits."""
 
 from __future__ import annotations
 
 import functools
+import os
 import time
 
 _REFERENCE_S = 0.0075
 """CPU time of the work below on the machine whose bounds are in the tests (Python 3.11, 2026)."""
 
 _TRIES = 7
+
+_TASKS_OF_A_CORE_MAX = 25.0
 
 
 def _work() -> None:
@@ -27,5 +30,11 @@ def slowness() -> float:
 
 
 def at_pace(seconds: float) -> float:
-    """A bound that holds on the reference, for this machine."""
+    """A bound on CPU time that holds on the reference, for this machine."""
     return seconds * slowness()
+
+
+def with_patience(seconds: float) -> float:
+    """A bound on a wait for other processes that holds on the idle reference, for this machine as busy as it is now."""
+    tasks = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return at_pace(seconds) * min(max(1.0, tasks), _TASKS_OF_A_CORE_MAX)

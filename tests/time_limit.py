@@ -3,8 +3,9 @@
 The limit is `--time-limit` seconds for setup, test and teardown; `@pytest.mark.time_limit(seconds)` sets another, 0 sets none. At
 the limit the stacks are written to stderr and into the report, and the test is cancelled, if Trio runs it; then it gets an
 exception. If nothing of that ends it, because it holds the interpreter or ignores both, the process is ended. A worker of
-pytest-xdist that ended is replaced, and its test is reported as the one that crashed it. A machine with much else to do gives
-each test less of its time: then the limit is extended, a few times.
+pytest-xdist that ended is replaced, and its test is reported as the one that crashed it. Servers are ended to see their stacks;
+those that tests share are started anew for the next test. A machine with much else to do gives each test less of its time: then
+the limit is extended, a few times.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class TimeLimit:
         self._extensions = 0
         self._extension_s = 0.0
         self._late: dict[str, str] = {}
+        self._stopped: set[str] = set()
+        """Tests that reached their limit, until their teardown."""
         signal.signal(signal.SIGALRM, _raise)
         threading.Thread(target=self._watch, name="time limit", daemon=True).start()
 
@@ -78,7 +81,10 @@ class TimeLimit:
         return (yield from _interruptible())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self) -> Generator[None, object, object]:
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        if item.nodeid in self._stopped:
+            self._stopped.discard(item.nodeid)
+            item.session._setupstate.teardown_exact(None)
         return (yield from _interruptible())
 
     @pytest.hookimpl(wrapper=True)
@@ -134,6 +140,7 @@ class TimeLimit:
 
     def _say_where(self, test: str) -> None:
         said = [f"TIME LIMIT: {test} has run for too long"]
+        self._stopped.add(test)
         self._late[test] = said[0]
         self._write(f"\n{said[0]}\n")
         try:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tritonclient.http import InferenceServerClient, InferenceServerException
 
-from tests.pace import at_pace
+from tests.pace import with_patience
 
 from .gated import Asker, GatedModel, asking, metrics
 from .server import ServerProcess
@@ -106,7 +106,7 @@ def test_an_enforced_timeout_ends_a_request_that_executes_or_waits(rig: Rig) -> 
     for request, limit_s in ((waiting, 0.1), (executing, 0.2)):
         with pytest.raises(InferenceServerException, match=r"^\[503\] .*Request timeout expired$"):
             request.result()
-        assert limit_s <= time.monotonic() - started_s < limit_s + at_pace(LATE_S)
+        assert limit_s <= time.monotonic() - started_s < limit_s + with_patience(LATE_S)
     assert rig.model.batches() == [["executing"]]
     rig.model.open_gate("executing", "next")
     assert rig.asker.ask("next", 5).result() == 5
@@ -124,7 +124,7 @@ def test_the_default_timeout_of_the_queue(rig: Rig) -> None:
     started_s = time.monotonic()
     with pytest.raises(InferenceServerException, match=r"^\[503\] .*Request timeout expired$"):
         rig.asker.ask("waiting").result()
-    assert 0.15 <= time.monotonic() - started_s < 0.15 + at_pace(LATE_S)
+    assert 0.15 <= time.monotonic() - started_s < 0.15 + with_patience(LATE_S)
     assert rig.failures()["REJECTED"] == 1
     rig.model.open_gate("executing")
     assert executing.result() == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tritonclient.http import InferenceServerClient
 
-from tests.pace import at_pace
+from tests.pace import with_patience
 
 from .gated import GatedModel, asking, metric
 from .repositories import ModelFolder
@@ -25,7 +25,7 @@ time.sleep(1000)
 
 _CLOSE = """
 import time
-from tests.pace import at_pace
+from tests.pace import with_patience
 from tpy.errors import Internal
 from tpy_data.backends.identity.backend import IdentityBackend
 
@@ -66,7 +66,7 @@ def test_it_does_not_hold_up_the_end(tmp_path: Path, code: str, begun: str, ende
     began_s = time.monotonic()
     assert server.stop() == ended, server.log
     assert said in server.log
-    assert time.monotonic() - began_s < at_pace(_EXIT_TIMEOUT_S + 20)
+    assert time.monotonic() - began_s < with_patience(_EXIT_TIMEOUT_S + 20)
 
 
 def test_a_model_that_hangs_says_so_where_it_was_asked_to(repository: Path) -> None:

@@ -16,7 +16,7 @@ from tritonclient.http import InferenceServerClient, InferenceServerException, I
 
 from tests.backends import onnx_models
 from tests.control.folders import nested
-from tests.pace import at_pace
+from tests.pace import with_patience
 
 from .repositories import AFFINE_CONFIG, ModelFolder
 from .server import ServerProcess
@@ -79,7 +79,7 @@ def test_folders_without_end_hold_up_nobody_who_is_served(repository: Path) -> N
             assert "is not followed: it leads to a folder that is part of the model already" in server.log
             began_s = time.monotonic()
             assert server.stop(signal.SIGINT) == 0
-            assert time.monotonic() - began_s < at_pace(PROMPT_S)
+            assert time.monotonic() - began_s < with_patience(PROMPT_S)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -92,7 +92,7 @@ def test_a_start_among_them_is_ended_by_a_signal(repository: Path, number: signa
     server.wait_log("Poll failed for model directory 'a'|stopping")
     began_s = time.monotonic()
     assert server.stop(number) == 0
-    assert time.monotonic() - began_s < at_pace(PROMPT_S)
+    assert time.monotonic() - began_s < with_patience(PROMPT_S)
 
 
 ENDLESS: dict[str, tuple[Callable[[ModelFolder], object], str]] = {

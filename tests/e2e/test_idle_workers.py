@@ -120,7 +120,7 @@ def test_a_request_that_its_worker_never_read_is_answered_by_another(server: Ser
             os.kill(worker, signal.SIGKILL)
         assert [each.result() for each in asked] == list(range(len(workers)))
         wait_until(lambda: client.is_model_ready(model))
-        assert not set(workers) & set(server.children())
+        wait_until(lambda: not set(workers) & set(server.children()))
     assert metrics(server)[f'nv_inference_request_failure{{model="{model}",reason="BACKEND",version="1"}}'] == 0
 
 

@@ -16,7 +16,7 @@ import grpc
 import pytest
 from tritonclient.http import InferenceServerException
 
-from tests.pace import at_pace
+from tests.pace import with_patience
 from tpy._proto import message_class
 
 from .gated import GatedModel, asking
@@ -110,7 +110,7 @@ def test_idle_connections_do_not_hold_the_exit(repository: Path) -> None:
     with ServerProcess(repositories=[repository]) as server, idle_connection(server), idle_connection(server) as second:
         started_s = time.monotonic()
         assert server.stop(signal.SIGINT) == 0
-        assert time.monotonic() - started_s < at_pace(WITHOUT_DELAY_S)
+        assert time.monotonic() - started_s < with_patience(WITHOUT_DELAY_S)
         assert "Exit timeout" not in server.log
         assert second.recv(1000) == b""
 
@@ -143,7 +143,7 @@ def test_the_exit_timeout(repository: Path) -> None:
         gated.wait_executing("a")
         started_s = time.monotonic()
         assert server.stop() == 1
-        assert 1 <= time.monotonic() - started_s < at_pace(WITHOUT_DELAY_S)
+        assert 1 <= time.monotonic() - started_s < with_patience(WITHOUT_DELAY_S)
         assert "Exit timeout expired. Exiting immediately." in server.log
         with pytest.raises(InferenceServerException, match=STOPPING):
             lost.result()

@@ -113,7 +113,7 @@ def test_killed_under_load(server: ServerProcess) -> None:
             wait_until(lambda goal=outcomes["right"] + 50: answered(goal))
             assert client.is_model_ready("two")
             server.wait_log(f"instance '{instance}' was started again")
-            assert len(server.children()) == 3
+            wait_until(lambda: len(server.children()) == 3)
             wait_until(lambda goal=outcomes["right"] + 50: answered(goal))
     stop.set()
     for thread in threads:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.waiting import wait_until
 from tests.native.compiled import library
-from tests.pace import at_pace
+from tests.pace import with_patience
 from tpy.backend import Isolation
 from tpy.config import ModelConfig
 from tpy.config.model_config import DynamicBatching, ModelInput, ModelOutput, ModelParameter
@@ -338,7 +338,7 @@ def test_batches_are_formed_without_a_strategy_that_dies_until_it_is_back(
     began_s = time.monotonic()
     strategy.begin()
     assert strategy.include(Request(id="bad"))
-    assert time.monotonic() - began_s < at_pace(20)
+    assert time.monotonic() - began_s < with_patience(20)
     assert strategy.include(Request())
     strategy.end()
     assert reason in caplog.text

@@ -103,6 +103,7 @@ OF_OTHERS = {
     "core._ALLOW_DETERMINISTIC_SCHEDULING": "Trio's switch for that order",
     "_obj.value": "ctypes",
     "source._randbelow": "random.Random",
+    "session._setupstate": "pytest has no public call that ends the fixtures that tests share before the last of them",
     "torch._C._get_graph_executor_optimize": "PyTorch has no other way to ask",
     "torch._inductor.aoti_compile_and_package": "its documented name",
 }

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pace import with_patience
+
 _ROOT = Path(__file__).parents[2]
 _INI = "[pytest]\ntrio_mode = true\naddopts = -q -p no:cacheprovider\n"
 
@@ -108,12 +110,31 @@ _SERVER = """
 """
 
 
+_SHARED = """
+    import threading, pytest
+    from tests.e2e.server import ServerProcess
+    @pytest.fixture(scope="module")
+    def server(tmp_path_factory):
+        with ServerProcess("--model-control-mode=explicit", repositories=[tmp_path_factory.mktemp("models")]) as server:
+            yield server
+    def wait_for_nobody():
+        threading.Event().wait()
+    def test_hangs(server):
+        wait_for_nobody()
+    def test_asks(server):
+        assert server.process.poll() is None
+    def test_asks_again(server):
+        assert server.process.poll() is None
+"""
+
+
 _RUNS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "alone": (_HANGS, ()),
     "xdist": (_HANGS, ("-n1",)),
     **{kind: ({kind: text}, ()) for kind, text in _DEAF.items()},
     "worker": (_DEAF, ("-n1",)),
     "stays": ({"it": _STAYS}, ("--exit-limit=3",)),
+    "shared": ({"it": _SHARED}, ("--time-limit=15",)),
 }
 """Files and options. Nearly all of their time is waited, so they run side by side."""
 
@@ -127,7 +148,9 @@ def _run(folder: Path, texts: dict[str, str], *options: str) -> subprocess.Compl
         (folder / f"test_{name}.py").write_text(textwrap.dedent(text) + "\ndef test_next():\n    pass\n", encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "--time-limit=2", "--time-limit-extensions=0", *options, "."]
     environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=with_patience(110), check=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +194,12 @@ def test_a_thread_that_stays_does_not_keep_the_process(outcome_of: Outcome) -> N
     assert "2 passed" in outcome.stdout
     assert "in wait_for_nobody" in outcome.stderr
     assert outcome.returncode == 1
+
+
+def test_a_server_that_the_limit_ended_is_started_anew_for_the_next_test(outcome_of: Outcome) -> None:
+    outcome = outcome_of("shared")
+    assert outcome.stdout.splitlines()[-1].startswith("1 failed, 3 passed, 1 error in"), outcome.stdout
+    assert "ERROR at teardown of test_hangs" in outcome.stdout
 
 
 def test_the_stacks_of_a_server_are_shown(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.e2e.waiting import wait_until
 from tpy.backend import InstanceFailure
 from tpy.errors import ErrorCode, Internal, InvalidArgument, NotFound
 from tpy.messages import DataType, SequencePosition, Tensor
@@ -403,7 +404,7 @@ class TritonPythonModel:
         files_again, mapped_again = served.output().tolist()
         assert files_again - mapped_again == files - mapped
         assert mapped_again <= 8
-    assert len(list(Path("/proc/self/fd").iterdir())) <= ours + 1
+    wait_until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= ours + 1)
     assert server.count == 10_000
 
 
