@@ -137,7 +137,7 @@ SOAK ?= 10
 soak: $(SETUP) ## the tests with random traffic, which make test runs short: make soak SOAK=100 for so many times as much
 	$(BIN)/python -m pytest --soak $(SOAK) $$(grep -rlF 'soak: int' tests --include='test_*.py')
 
-test-changed: $(TEST_SETUP) ## run the tests of what differs from main: make test-changed BASE=HEAD for what is not committed
+test-changed: $(SETUP) ## run the tests of what differs from main, with the packages that they need: make test-changed BASE=HEAD for what is not committed
 	$(BIN)/python -m tests.changed $(BASE)
 
 check: $(SETUP) ## formatting, lint, types, import directions, generated files, words: all of them, then what failed

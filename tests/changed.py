@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.mutation.suites import AREAS, suites_of
@@ -13,6 +13,13 @@ from tests.mutation.suites import AREAS, suites_of
 _ROOT = Path(__file__).parents[1]
 _ALL = ("tests",)
 _NO_TESTS_COLLECTED = 5
+
+_USERS: dict[str, tuple[str, ...]] = {
+    "torch": ("tests/backends/pytorch", "tests/e2e/test_pytorch.py", "tests/e2e/test_init_pytorch.py", "tests/docs/test_how_to"),
+    "bench": ("tests/benchmarks",),
+    **{name: (f"tests/e2e/test_example_{name}.py",) for name in ("embeddings", "faces", "ocr", "speech", "words")},
+}
+"""By packages that the Makefile installs for `make test`, the tests that use them."""
 
 
 def suites_of_change(path: str) -> tuple[str, ...]:
@@ -40,6 +47,27 @@ def changed_files(base: str) -> list[str]:
     return [*_git("diff", "--name-only", begin), *_git("ls-files", "--others", "--exclude-standard")]
 
 
+def packages_of(suites: Iterable[str]) -> list[str]:
+    """The further packages that tests of these suites use, as the Makefile names them: all for all tests, and none for a folder
+    that has others beside, which are skipped."""
+    wanted = tuple(suites)
+    if wanted == _ALL:
+        return list(_USERS)
+    return [name for name, users in _USERS.items() if any(suite.startswith(users) for suite in wanted)]
+
+
+def _install(packages: Sequence[str]) -> None:
+    """Install what is not there. Without a network, say what is skipped."""
+    missing = [name for name in packages if not (_ROOT / f".venv/.tpy-{name}-setup").exists()]
+    if not missing:
+        return
+    stamps = [f".venv/.tpy-{name}-setup" for name in missing]
+    subprocess.run(["make", "-k", *stamps], cwd=_ROOT, check=False)
+    left = [name for name in missing if not (_ROOT / f".venv/.tpy-{name}-setup").exists()]
+    if left:
+        print(f"not installed: {', '.join(left)}; the tests that need it are skipped", flush=True)
+
+
 def _git(*arguments: str) -> list[str]:
     return subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 
@@ -54,7 +82,8 @@ def main() -> int:
     print("\n".join(suites) or "nothing that has tests differs", flush=True)
     if arguments.list or not suites:
         return 0
-    command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "loadfile", *suites]
+    _install(packages_of(suites))
+    command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "loadfile", "-rs", *suites]
     code = subprocess.run(command, cwd=_ROOT, check=False).returncode
     return 0 if code == _NO_TESTS_COLLECTED else code
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from tests.changed import suites_of_changes
+from tests.changed import packages_of, suites_of_changes
 from tests.mutation.suites import AREAS, SUITES
 
 _ROOT = Path(__file__).parents[2]
@@ -36,3 +37,14 @@ def test_the_map_names_what_is_there() -> None:
     named = {suite for suites in (*SUITES.values(), *AREAS.values()) for suite in suites if not suite.startswith("fuzz:")}
     assert [suite for suite in sorted(named) if not (_ROOT / suite).exists()] == []
     assert [prefix for prefix in AREAS if not (_ROOT / prefix).exists()] == []
+
+
+def test_only_what_the_tests_use_is_installed() -> None:
+    assert packages_of(suites_of_changes(["data/tpy_data/engine/data_plane.py"])) == []
+    assert packages_of(suites_of_changes(["data/tpy_data/backends/pytorch/model.py"])) == ["torch"]
+    assert packages_of(["tests/e2e/test_example_ocr.py", "tests/e2e/test_cache.py"]) == ["ocr"]
+    everything = packages_of(["tests"])
+    stamps = re.findall(r"\$\(VENV\)/\.tpy-([a-z]+)-setup", (_ROOT / "Makefile").read_text())
+    examples = re.findall(r"^EXAMPLES := (.*)$", (_ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
+    assert set(everything) <= {*stamps, *examples}
+    assert set(examples) <= set(everything), "an example that is new has no tests here"
