@@ -36,6 +36,32 @@ def repository() -> Drawing:
     return d
 
 
+def request() -> Drawing:
+    """One request on its way through the server."""
+    d = Drawing(720, 245, "One request goes to an instance in one call, and its answer comes back with that of its batch")
+    d.box(10, 40, 60, 122, "client", color="grey")
+    d.frame(100, 10, 440, 180, "the loop")
+    for x, text, color in ((115, "parse", "blue"), (215, "admit", "blue"), (315, "schedule", "amber"), (430, "channel", "amber")):
+        d.box(x, 45, 85, 40, text, color=color)
+    for x, text, color in ((115, "write", "blue"), (215, "encode", "blue"), (430, "report", "amber")):
+        d.box(x, 120, 85, 40, text, color=color)
+    d.frame(570, 10, 140, 180, "an instance")
+    for y, text in ((49, "gather"), (88, "execute"), (124, "scatter")):
+        d.box(590, y, 100, 32, text, color="green")
+    for left, right, y in ((70, 115, 65), (200, 215, 65), (300, 315, 65), (400, 430, 65), (515, 590, 65)):
+        d.arrow((left, y), (right, y))
+    for right, left in ((590, 515), (430, 300), (215, 200), (115, 70)):
+        d.arrow((right, 140), (left, 140))
+    for y, below in ((81, 88), (120, 124)):
+        d.line((640, y), (640, below))
+    d.words(365, 132, "its batch is done", anchor="middle", style="s q")
+    d.words(320, 212, "one call on the loop's thread each way: no task is woken in between", anchor="middle", style="s q")
+    d.words(640, 212, "a thread,", anchor="middle", style="s q")
+    d.words(640, 228, "or a worker process", anchor="middle", style="s q")
+    d.words(320, 234, "two hand-overs a batch", anchor="middle", style="s q")
+    return d
+
+
 def batch() -> Drawing:
     """Dynamic batching over time."""
     d = Drawing(720, 270, "A batch is formed when the instance is free, from what waits then")
@@ -188,7 +214,7 @@ def planes() -> Drawing:
     return d
 
 
-PICTURES = (repository, batch, sequences, ensemble, swap, shutdown, planes)
+PICTURES = (repository, request, batch, sequences, ensemble, swap, shutdown, planes)
 
 
 def main() -> int:
