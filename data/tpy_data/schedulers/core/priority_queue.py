@@ -84,8 +84,10 @@ class PriorityQueue:
 
     def in_order(self) -> Iterator[Ticket]:
         """All tickets, the next to serve first. The queue may not change meanwhile."""
-        # No generator: that would be resumed for each ticket of each batch.
-        return itertools.chain.from_iterable([part for level in self._levels for part in (level.waiting, level.delayed)])
+        # Not a generator of tickets: it would be resumed for each ticket of each batch.
+        if len(self._levels) == 1:
+            return itertools.chain(self._default.waiting, self._default.delayed)
+        return itertools.chain.from_iterable(part for level in self._levels for part in (level.waiting, level.delayed))
 
     def explain(self, now_ns: int) -> tuple[LevelActivity, ...]:
         """The tickets of each level, and how long the first of them have waited."""
