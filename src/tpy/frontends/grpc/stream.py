@@ -32,7 +32,8 @@ from tpy.frontends.grpc.calls import INFERENCE, CallParts, count_refusal, fail_c
 from tpy.frontends.grpc.transport import Metadata, StreamCall
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import run_in_thread
-from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, held_bytes
+from tpy.hot.codec import ModelInfer
+from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, Tensor, held_bytes
 from tpy.messages.records import RequestRecord
 from tpy.services import RequestHandle, ResolvedModel, held
 
@@ -256,6 +257,16 @@ class _InferStream:
         self._turns[turn] = None
         self._turns_bytes += turn.size
         self._order.append(turn)
+        standard = codec.read_standard(message)
+        if standard is not None:
+            turn.record = open_record(self._parts, self._call, "grpc-stream", len(message), standard[0])
+            try:
+                self._submit_standard(turn, standard)
+            except TpyError as error:
+                self._refuse(turn, error)
+            except Exception:
+                self._refuse(turn, unexpected_error(self._call.path))
+            return
         try:
             parsed = codec.parse_now(message)
             if parsed is None:
@@ -275,18 +286,36 @@ class _InferStream:
         except Exception:
             self._refuse(turn, unexpected_error(self._call.path))
 
+    def _admit(self, turn: _Turn, name: str) -> tuple[ResolvedModel, int | None, Caller | None]:
+        if self._parts.stop.is_set():
+            raise Unavailable(_STOPPING_TEXT)
+        # Each request anew: a stream is not to outlive its token.
+        caller = self._parts.policy.identify(self._call.metadata)
+        if caller is not None:
+            caller.require(INFER, name)
+        version = codec.parse_version(turn.version_text)
+        model = self._parts.services.inference.resolve(name, version)
+        turn.description = model.description
+        return model, version, caller
+
+    def _submit_standard(self, turn: _Turn, standard: ModelInfer[Tensor]) -> None:
+        parts, call = self._parts, self._call
+        name, turn.version_text, turn.id = standard[:3]
+        model, version, caller = self._admit(turn, name)
+        request, plan = codec.standard_request(
+            standard,
+            version=version,
+            received_ns=parts.clock.now_ns(),
+            deadline_ns=call.deadline_ns,
+            forwarded=parts.policy.forwarded(call.metadata),
+        )
+        self._hand_over(turn, model, caller, request, plan)
+
     async def _submit(self, turn: _Turn, parsed: codec.ParsedRequest, size: int) -> None:
         parts, call, head = self._parts, self._call, parsed.head
         turn.id, turn.version_text = head.id, head.model_version
-        if parts.stop.is_set():
-            raise Unavailable(_STOPPING_TEXT)
-        # Each request anew: a stream is not to outlive its token.
-        caller = parts.policy.identify(call.metadata)
-        if caller is not None:
-            caller.require(INFER, head.model_name)
-        version = codec.parse_version(turn.version_text)
-        model = parts.services.inference.resolve(head.model_name, version)
-        description = turn.description = model.description
+        model, version, caller = self._admit(turn, head.model_name)
+        description = model.description
         forwarded = parts.policy.forwarded(call.metadata)
 
         def decode(tensors: TensorResolver) -> codec.Decoded:
