@@ -72,10 +72,10 @@ def openai(folder: Path, *, kind: str) -> Outcome:
     return outcome
 
 
-def long_string(folder: Path, *, megabytes: int, text: str = "x") -> Outcome:
+def long_string(folder: Path, *, megabytes: int, text: str = "x", frontends: int = 0) -> Outcome:
     """One string that generate echoes."""
     body = json.dumps({"text_input": text * (megabytes * 1_000_000 // len(text.encode()))}, ensure_ascii=False).encode()
-    with serving(folder, write=_write) as arena, measured(arena) as outcome:
+    with serving(folder, f"--frontend-processes={frontends}", write=_write) as arena, measured(arena) as outcome:
         status, answer = arena.ask("POST", "/v2/models/writer/generate", body, timeout_s=_PATIENCE_S)
         outcome.wrong += status != 200 or len(answer) < megabytes * 1_000_000
         outcome.note(f"answered {status}")

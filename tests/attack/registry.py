@@ -86,6 +86,12 @@ ATTACKS = (
     Attack("openai-nested", partial(costs.openai, kind="nested"), peak_mib_max=300),
     Attack("large-configuration", descriptions.large_configuration, quick=True),
     Attack("generate-long-string", partial(costs.long_string, megabytes=60, text="é"), live_ms_max=80, kept_mib_max=250),
+    Attack(
+        "generate-long-string-frontends",
+        partial(costs.long_string, megabytes=60, text="é", frontends=1),
+        live_ms_max=80,
+        kept_mib_max=250,
+    ),
     Attack("generate-escapes", partial(costs.long_string, megabytes=10, text="\1"), live_ms_max=50, kept_mib_max=100),
     Attack("sagemaker-load", partial(costs.sagemaker_load, megabytes=60), live_ms_max=50, peak_mib_max=150),
     Attack("generate-stream-unread", partial(strings.unread_events, clients=4), quick=True, kept_mib_max=150, peak_mib_max=150),

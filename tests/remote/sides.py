@@ -40,9 +40,12 @@ class Sink:
 
     def __init__(self) -> None:
         self.got: list[InferenceResponse] = []
+        self.final = trio.Event()
 
     def deliver(self, response: InferenceResponse) -> None:
         self.got.append(response)
+        if response.final:
+            self.final.set()
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from tpy.messages import (
     CudaRegistration,
     DataType,
     IndexEntry,
+    InferenceRequest,
     InferenceResponse,
     LoadRequest,
     ModelState,
@@ -34,6 +35,7 @@ from tpy.remote.core import messages as m
 from tpy.services import Services
 from tpy.telemetry.log_tail import LogTail
 from tpy.testing import FakeDevice
+from tpy.testing.loop_guard import LoopGuard
 from tpy.units import MIB
 
 from .sides import Sink, both_sides, request
@@ -120,7 +122,7 @@ async def test_tensors_of_any_size_go_there_and_back(count: int) -> None:
         sink = Sink()
         array = np.arange(count, dtype=np.float32).reshape(1, count)
         submit_to(sides.services.inference, request(array), sink)
-        await trio.testing.wait_all_tasks_blocked()
+        await sink.final.wait()
         [response] = sink.got
         assert (response.id, response.model_version, response.final, response.error) == ("r", 1, True, None)
         assert response.outputs[0].array.dtype == np.float32
@@ -159,6 +161,78 @@ async def test_bytes_tensors_keep_their_elements() -> None:
             submit_to(sides.services.inference, asked, sink)
             await trio.testing.wait_all_tasks_blocked()
             assert sink.got[0].outputs[0].array.tolist() == rows.tolist()
+
+
+LONG = {
+    "one": lambda: [b"x" * 60_000_000],
+    "some": lambda: [b"a" * 2_000_000, b"", b"b" * 3_000_000, b"c"],
+    "many": lambda: [b"%d" % number for number in range(1_000_000)],
+    "mixed": lambda: [*[b"a" * 100_000] * 50, *[b""] * 3_000],
+}
+
+
+@pytest.fixture(params=LONG.values(), ids=LONG)
+def long(request: pytest.FixtureRequest) -> np.ndarray[Any, Any]:
+    """Strings that are too long for the loop."""
+    return np.array(request.param(), object)
+
+
+def with_input(array: np.ndarray[Any, Any]) -> InferenceRequest:
+    asked = request(np.zeros(0, np.float32), "text")
+    return msgspec.structs.replace(asked, inputs=(Tensor("INPUT0", DataType.BYTES, array),))
+
+
+async def test_long_strings_hold_up_no_loop_and_nothing_passes_them(long: np.ndarray[Any, Any], loop_guard: LoopGuard) -> None:
+    """60 MB were 80 ms of each of the two loops."""
+    async with both_sides() as sides:
+        sink, other = Sink(), Sink()
+        submit_to(sides.services.inference, with_input(long), sink)
+        submit_to(sides.services.inference, request(np.ones((1, 1), np.float32)), other)
+        await sink.final.wait()
+        await other.final.wait()
+        assert [response.error for response in sink.got + other.got] == [None, None]
+        assert await trio.to_thread.run_sync(np.array_equal, sink.got[0].outputs[0].array, long)
+        assert [each.request.model_name for each in sides.fakes.inference.submitted] == ["text", "m"]
+        sink.got.clear()
+        sides.fakes.inference.submitted.clear()
+        gc.collect()
+        await trio.testing.wait_all_tasks_blocked()
+        assert sides.engine.shared_bytes == sides.session.shared_bytes == 0
+
+
+async def test_a_long_request_that_cannot_be_sent_is_refused_and_the_next_one_is_not() -> None:
+    array = np.array([["text"], [b"x" * 5_000_000]], object)
+    wrong = with_input(array)
+    async with both_sides() as sides:
+        sink, cancelled, other = Sink(), Sink(), Sink()
+        submit_to(sides.services.inference, wrong, sink)
+        submit_to(sides.services.inference, wrong, cancelled).cancel()
+        submit_to(sides.services.inference, request(np.ones((1, 1), np.float32)), other)
+        await sink.final.wait()
+        await other.final.wait()
+        [response] = sink.got
+        assert isinstance(response.error, InvalidArgument)
+        assert "tensor 'INPUT0' holds a str, expected bytes" in response.error.message
+        assert response.refused
+        assert other.got[0].error is None
+        assert cancelled.got == []
+        assert sides.engine.pending_requests == sides.session.open_requests == sides.engine.shared_bytes == 0
+
+
+async def test_a_long_response_that_has_no_form_is_an_error_behind_which_others_come() -> None:
+    async with both_sides() as sides:
+        sides.fakes.inference.immediate = False
+        sink, other = Sink(), Sink()
+        for each in (sink, other):
+            submit_to(sides.services.inference, request(np.zeros((1, 1), np.float32)), each)
+        await trio.testing.wait_all_tasks_blocked()
+        wrong = Tensor("OUTPUT0", DataType.BYTES, np.array(["text", b"x" * 5_000_000], object))
+        for submitted, outputs in zip(sides.fakes.inference.submitted, ((wrong,), ()), strict=True):
+            submitted.sink.deliver(InferenceResponse(model_name="m", model_version=1, outputs=outputs))
+        await other.final.wait()
+        assert isinstance(sink.got[0].error, Internal)
+        assert other.got[0].error is None
+        assert sides.session.shared_bytes == 0
 
 
 async def test_a_response_that_has_no_form_is_an_error_and_leaves_nothing() -> None:

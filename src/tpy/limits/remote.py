@@ -13,6 +13,13 @@ no room in the shared memory."""
 REMOTE_INLINE_BYTES_MAX: Final = 32 * KIB
 """Tensors up to this size travel in their message: two copies cost less than a block of shared memory and its release."""
 
+REMOTE_LOOP_BYTES_MAX: Final = 4 * MIB
+"""Tensors of a message that are copied on the loop, which takes some milliseconds; what has more is written, and strings are
+read, in a thread."""
+
+REMOTE_PIECE_BYTES_MIN: Final = MIB
+"""A string from this size on is read without the interpreter's lock: 60 MB of new memory take 25 ms."""
+
 REMOTE_ARENA_BYTES: Final = 1024 * MIB
 """Shared memory for tensors, each way, of a frontend process: address space; only what is written takes memory. What finds no
 room goes through the socket."""

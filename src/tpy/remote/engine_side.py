@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from tpy.regions import CountedRegion, DeviceRegion, RegionArray
 from tpy.remote.core import messages as m
 from tpy.remote.core.answerer import Answerer
 from tpy.remote.core.errors import ProtocolError
-from tpy.remote.core.tensors import message_of, request_of
+from tpy.remote.core.tensors import is_long, long_read, message_of, request_of
 from tpy.remote.finished import RemoteRecords
 from tpy.remote.link import Link
 from tpy.remote.memory import OwnMemory, PeerMemory
@@ -87,6 +88,10 @@ class FrontendSession:
         self._answerer.cancel_all()
         self._records.end()
         self._copies.let_all_go()
+
+    def job_of(self, message: msgspec.Struct) -> Callable[[], msgspec.Struct] | None:
+        """See Link.read."""
+        return long_read(message, self._peer.view, self._peer.read)
 
     def handle(self, message: msgspec.Struct) -> None:
         """Handle a message. Raises ProtocolError for one that is not allowed now."""
@@ -171,15 +176,21 @@ class FrontendSession:
 
     def _respond(self, number: int, response: InferenceResponse) -> None:
         """See core.answerer.Send."""
-        observed = self._records.has(number)
+        make = partial(self._frame, number, response, self._records.has(number))
+        if is_long(response.outputs):
+            self._link.send_later(make)
+        else:
+            self._link.send_encoded(make())
+
+    def _frame(self, number: int, response: InferenceResponse, observed: bool) -> bytes:
         try:
-            self._link.send(message_of(number, response, self._own.place, observed=observed))
-            self._own.sent()
+            return self._own.frame(partial(message_of, number, response, observed=observed))
+        except MemoryError:
+            failure: TpyError = Unavailable("the server has no memory for this response")
         except ValueError as error:
-            self._own.not_sent()
             problems = [found for key, value in response.parameters.items() if (found := parameter_problem(key, value))]
-            failed = _failed(number, response, problems[0] if problems else f"the response cannot be sent: {error}")
-            self._link.send(msgspec.structs.replace(failed, observed=observed))
+            failure = Internal(problems[0] if problems else f"the response cannot be sent: {error}")
+        return m.encode(msgspec.structs.replace(_failed(number, response, failure), observed=observed))
 
     # Calls
 
@@ -297,7 +308,7 @@ async def run_session(
                 nursery.start_soon(link.write)
                 task_status.started(session)
                 try:
-                    await link.read(session.handle)
+                    await link.read(session.handle, session.job_of)
                 finally:
                     session.end()
                 nursery.cancel_scope.cancel()
@@ -315,7 +326,7 @@ def _refused(message: m.Submit, error: TpyError) -> InferenceResponse:
     )
 
 
-def _failed(number: int, response: InferenceResponse, text: str) -> m.Response:
+def _failed(number: int, response: InferenceResponse, error: TpyError) -> m.Response:
     """The message for a response that has no form. Of a decoupled request, the others still come."""
-    failure: Any = m.Failure.of(Internal(text))
+    failure: Any = m.Failure.of(error)
     return m.Response(number, response.model_name, response.model_version, "", (), {}, failure, response.final, False, None)

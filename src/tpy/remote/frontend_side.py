@@ -10,7 +10,8 @@ The tasks, in the nursery of `open_engine`:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -18,13 +19,13 @@ import trio
 
 from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unavailable
 from tpy.limits import REMOTE_CALLS_MAX, REMOTE_OUTBOUND_BYTES_MAX, REMOTE_WINDOW_BYTES
-from tpy.messages import InferenceRequest, LogSettings, ModelDescription, held_bytes
+from tpy.messages import InferenceRequest, InferenceResponse, LogSettings, ModelDescription, held_bytes
 from tpy.observers import RequestObservers
 from tpy.remote.core import messages as m
-from tpy.remote.core.caller import Caller
+from tpy.remote.core.caller import Caller, PendingRequest
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.replica import Replica, ReplicaUpdate, VersionEntry
-from tpy.remote.core.tensors import response_of, submit_of
+from tpy.remote.core.tensors import Place, is_long, long_read, response_of, submit_of
 from tpy.remote.finished import FinishedReporter
 from tpy.remote.link import Link
 from tpy.remote.memory import OwnMemory, PeerMemory
@@ -34,6 +35,9 @@ from tpy.sending import GONE
 from tpy.services import RequestHandle, ResponseSink
 
 T = TypeVar("T")
+
+NO_COPY = -1
+"""In place of a copy's number: the engine refuses the request."""
 
 
 class EngineGone(Exception):
@@ -73,6 +77,7 @@ class EngineLink:
         self._calls: dict[int, _PendingCall] = {}
         self._newest_call = 0
         self._changed = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
 
     @property
     def pending_requests(self) -> int:
@@ -111,16 +116,44 @@ class EngineLink:
         pending = self._caller.begin(sink)
         record = request.record
         origin = None if record is None else self._reporter.origin_of(record)
-        try:
-            self._link.send(submit_of(pending.number, copy, request, self._own.place, region_offset, origin))
-            self._own.sent()
-        except ValueError as error:
-            self._caller.withdraw(pending)
-            self._own.not_sent()
-            raise InvalidArgument(f"the request cannot be passed on to the engine: {error}") from error
+        make = partial(self._frame, pending.number, copy, request, origin)
+        if is_long(request.inputs):
+            self._link.send_later(partial(self._frame_or_failure, make, pending, request))
+        else:
+            try:
+                self._link.send_encoded(make())
+            except TpyError:
+                self._caller.withdraw(pending)
+                raise
         if record is not None:
             self._reporter.submitted(record, pending.number)
         return pending
+
+    def _frame(self, number: int, copy: int, request: InferenceRequest, origin: m.Origin | None) -> bytes:
+        """The message for a request. Raises InvalidArgument and Unavailable."""
+
+        def message(place: Place) -> m.Submit:
+            return submit_of(number, copy, request, place, region_offset, origin)
+
+        try:
+            return self._own.frame(message)
+        except ValueError as error:
+            raise InvalidArgument(f"the request cannot be passed on to the engine: {error}") from error
+        except MemoryError:
+            raise Unavailable("the server has no memory for this request") from None
+
+    def _frame_or_failure(self, make: Callable[[], bytes], pending: PendingRequest, request: InferenceRequest) -> bytes:
+        """The same in a thread: without the frame its caller is told, and the engine sees a request of this number to no copy."""
+        try:
+            return make()
+        except TpyError as error:
+            failed = InferenceResponse(
+                model_name=request.model_name, model_version=request.model_version or 0, id=request.id, error=error, refused=True
+            )
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(pending.receive, failed, 0)
+            nothing = msgspec.structs.replace(request, inputs=(), parameters={}, id="", requested_outputs=())
+            return m.encode(submit_of(pending.number, NO_COPY, nothing, lambda size: None))
 
     async def ask(self, question: m.Question, kind: type[T]) -> T:
         """The answer of a service. Raises what it raises."""
@@ -151,6 +184,10 @@ class EngineLink:
         while seen == self.replica.server.revision:
             await self._changed.wait()
         return self.replica.server.revision
+
+    def job_of(self, message: msgspec.Struct) -> Callable[[], msgspec.Struct] | None:
+        """See Link.read."""
+        return long_read(message, self._peer.view, self._peer.read)
 
     def handle(self, message: msgspec.Struct) -> None:
         """Handle a message of the engine. Raises ProtocolError for one that is not allowed now."""
@@ -281,6 +318,10 @@ class _Startup:
         else:
             raise ProtocolError(f"{type(message).__name__} before the configuration")
 
+    def job_of(self, message: msgspec.Struct) -> Callable[[], msgspec.Struct] | None:
+        """See Link.read."""
+        return None if self._engine is None else self._engine.job_of(message)
+
     def engine(self, own: int, peer: int) -> EngineLink:
         """The engine's services. Raises Internal if the shared memory cannot be mapped."""
         link = self._link
@@ -305,7 +346,7 @@ class _Startup:
 
 async def _read(link: Link, incoming: _Startup) -> None:
     try:
-        await link.read(incoming.handle)
+        await link.read(incoming.handle, incoming.job_of)
     except GONE as error:
         raise EngineGone from error
     raise EngineGone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -24,6 +25,8 @@ class Link:
         self._reader = Reader(accepted)
         self._stall_s = stall_s
         self._unsent: list[bytes | memoryview] = []
+        self._later: deque[tuple[Callable[[], bytes], list[bytes | memoryview]]] = deque()
+        """Frames that are to be made, each with those behind it."""
         self._closing = False
         self._writer = trio.lowlevel.ParkingLot()
         self.unsent_bytes = 0
@@ -35,22 +38,35 @@ class Link:
 
     def send_encoded(self, frame: bytes) -> None:
         """The same for a frame."""
-        self._unsent.append(frame)
+        (self._later[-1][1] if self._later else self._unsent).append(frame)
         self.unsent_bytes += len(frame)
         if self._writer:
             self._writer.unpark_all()
+
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        """The same for a frame that a thread is to make, being too long for the loop: what is sent from now on is behind it.
+        `make` raises nothing."""
+        self._later.append((make, []))
+        self._writer.unpark_all()
 
     def finish(self) -> None:
         """No more messages: `write` ends when all is written."""
         self._closing = True
         self._writer.unpark_all()
 
-    async def read(self, handle: Callable[[msgspec.Struct], None]) -> None:
-        """Call `handle` with every message until the peer is at its end. Raises ProtocolError for what is none, and GONE."""
+    async def read(
+        self,
+        handle: Callable[[msgspec.Struct], None],
+        job_of: Callable[[msgspec.Struct], Callable[[], msgspec.Struct] | None] = lambda message: None,
+    ) -> None:
+        """Call `handle` with every message until the peer is at its end. When `job_of` returns a job for a message, a thread does
+        it first, and `handle` gets what it returns. Raises ProtocolError for what is none, and GONE."""
         splitter = FrameSplitter()
         while data := await self._wire.receive():
             for kind, payload in splitter.feed(data):
-                handle(self._reader.read(kind, payload))
+                message = self._reader.read(kind, payload)
+                job = job_of(message)
+                handle(message if job is None else await trio.to_thread.run_sync(job))
 
     async def write(self) -> None:
         """Write what is sent until `finish`. Raises ProtocolError when the peer takes nothing for too long, and GONE."""
@@ -60,6 +76,10 @@ class Link:
                 if not sent:
                     sent = await self._send_some()
                 self._drop(sent)
+            elif self._later:
+                frame = await trio.to_thread.run_sync(self._later[0][0])
+                self._unsent = [frame, *self._later.popleft()[1]]
+                self.unsent_bytes += len(frame)
             elif self._closing:
                 return
             else:

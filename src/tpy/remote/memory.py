@@ -7,11 +7,13 @@ import contextlib
 import fcntl
 import mmap
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import trio
 
@@ -19,7 +21,8 @@ from tpy.errors import InvariantViolation
 from tpy.limits import REMOTE_ARENA_WARM_BYTES
 from tpy.remote.core.arena import Arena
 from tpy.remote.core.errors import ProtocolError
-from tpy.remote.core.tensors import Bytes
+from tpy.remote.core.messages import encode
+from tpy.remote.core.tensors import Bytes, Place
 
 
 def create_memory(size: int) -> int:
@@ -41,33 +44,38 @@ class OwnMemory:
         self._map = mmap.mmap(descriptor, size)
         self._bytes: Bytes = np.frombuffer(self._map, np.uint8)
         self._arena = Arena(size)
-        self._unsent: list[int] = []
+        self._lock = threading.Lock()
+        """Held while blocks are taken, in threads too, or released."""
 
     @property
     def taken_bytes(self) -> int:
         """Bytes in blocks that are taken."""
         return self._arena.taken_bytes
 
-    def place(self, size: int) -> tuple[int, Bytes] | None:
-        """See core.tensors.Place."""
-        offset = self._arena.allocate(size)
-        if offset is None:
-            return None
-        self._unsent.append(offset)
-        return offset, self._bytes[offset : offset + size]
+    def frame(self, message: Callable[[Place], msgspec.Struct]) -> bytes:
+        """The frame of a message whose tensors are placed here: the other process releases their blocks. Raises ValueError and
+        MemoryError, and places nothing, for one that cannot be sent. In any thread."""
+        placed: list[int] = []
 
-    def sent(self) -> None:
-        """The message whose tensors were placed last is on its way: the other process releases their blocks."""
-        self._unsent.clear()
+        def place(size: int) -> tuple[int, Bytes] | None:
+            with self._lock:
+                offset = self._arena.allocate(size)
+            if offset is None:
+                return None
+            placed.append(offset)
+            return offset, self._bytes[offset : offset + size]
 
-    def not_sent(self) -> None:
-        """It could not be sent: their blocks are free again."""
-        while self._unsent:
-            self.release(self._unsent.pop())
+        try:
+            return encode(message(place))
+        except BaseException:
+            for offset in placed:
+                self.release(offset)
+            raise
 
     def release(self, offset: int) -> None:
         """The block at `offset` is not read any more. Raises ProtocolError when there is none."""
-        size = self._arena.release(offset)
+        with self._lock:
+            size = self._arena.release(offset)
         start = max(offset, REMOTE_ARENA_WARM_BYTES)
         if start < offset + size:
             with contextlib.suppress(OSError):  # a kernel that does not: the pages stay
@@ -85,6 +93,7 @@ class PeerMemory:
 
     def __init__(self, descriptor: int, size: int, tell: Callable[[], None]) -> None:
         self._map: mmap.mmap | None = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+        self._descriptor = os.dup(descriptor)
         self._size = size
         self._tell = tell
         self._token = trio.lowlevel.current_trio_token()
@@ -113,6 +122,10 @@ class PeerMemory:
         self._watched[number] = weakref.ref(array, gone)
         return array
 
+    def read(self, offset: int, size: int) -> bytes:
+        """See core.tensors.Read."""
+        return os.pread(self._descriptor, size, offset)
+
     def take_released(self) -> tuple[int, ...]:
         """The offsets of blocks that are not read any more, each once."""
         found: list[int] = []
@@ -124,3 +137,4 @@ class PeerMemory:
         """The other process is gone: nobody is told of releases any more. The memory goes with the last array that is a view of
         it."""
         self._map = None
+        os.close(self._descriptor)

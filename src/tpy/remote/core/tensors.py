@@ -8,14 +8,15 @@ them lives.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from tpy.limits import REMOTE_INLINE_BYTES_MAX
-from tpy.messages import DataType, InferenceRequest, InferenceResponse, Residency, SequencePosition, Tensor
+from tpy.limits import REMOTE_INLINE_BYTES_MAX, REMOTE_LOOP_BYTES_MAX, REMOTE_PIECE_BYTES_MIN
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, Residency, SequencePosition, Tensor, held_bytes
 from tpy.messages.inference import NO_PARAMETERS
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.messages import Block, Failure, Origin, RegionOffset, Response, Submit, WireTensor
@@ -28,6 +29,9 @@ Place = Callable[[int], tuple[int, Bytes] | None]
 View = Callable[[int, int], Bytes]
 """The bytes at an offset of the peer's shared memory, and so many, read-only. Raises ProtocolError for what is not within."""
 
+Read = Callable[[int, int], bytes]
+"""A copy of the same, made without the interpreter's lock."""
+
 Refer = Callable[[object], RegionOffset]
 """The place in a GPU's memory of an array that is not in host memory."""
 
@@ -37,6 +41,22 @@ within."""
 
 _ELEMENTS = msgspec.msgpack.Decoder(list[bytes])
 _PLAIN_BYTES = {bytes}
+
+
+def is_long(tensors: tuple[Tensor, ...]) -> bool:
+    """Returns True for tensors that are not to be written on the loop."""
+    return held_bytes(tensors, REMOTE_LOOP_BYTES_MAX) >= REMOTE_LOOP_BYTES_MAX
+
+
+def long_read(message: msgspec.Struct, view: View, read: Read) -> Callable[[], msgspec.Struct] | None:
+    """The job, for a thread, of reading a message's strings; what it returns has them as elements. None: they may be read on the
+    loop. The job raises ProtocolError."""
+    match message:
+        case Submit():
+            return partial(_with_inputs, message, view, read) if any(map(_is_long, message.inputs)) else None
+        case Response():
+            return partial(_with_outputs, message, view, read) if any(map(_is_long, message.outputs)) else None
+    return None
 
 
 def submit_of(
@@ -114,6 +134,50 @@ def response_of(message: Response, view: View) -> InferenceResponse:
     )
 
 
+def _is_long(tensor: WireTensor) -> bool:
+    block = tensor.block
+    return block is not None and tensor.datatype is DataType.BYTES and block.size >= REMOTE_LOOP_BYTES_MAX
+
+
+def _with_inputs(message: Submit, view: View, read: Read) -> Submit:
+    return msgspec.structs.replace(message, inputs=tuple([_with_elements(tensor, view, read) for tensor in message.inputs]))
+
+
+def _with_outputs(message: Response, view: View, read: Read) -> Response:
+    return msgspec.structs.replace(message, outputs=tuple([_with_elements(tensor, view, read) for tensor in message.outputs]))
+
+
+def _with_elements(tensor: WireTensor, view: View, read: Read) -> WireTensor:
+    block = tensor.block
+    if block is None or tensor.datatype is not DataType.BYTES:
+        return tensor
+    data = view(block.offset, block.size).data
+    elements = _long_elements(data, lambda begin, size: read(block.offset + begin, size))
+    return msgspec.structs.replace(tensor, elements=_elements(tensor, data) if elements is None else elements, block=None)
+
+
+def _long_elements(data: memoryview, read: Read) -> list[bytes] | None:
+    """The elements of `_msgpack_parts`; None for another form."""
+    if data.nbytes < 5 or data[0] != 0xDD:
+        return None
+    elements, at = [], 5
+    for _ in range(int.from_bytes(data[1:5])):
+        begin = at + 5
+        at = begin + int.from_bytes(data[at + 1 : begin])
+        if at > len(data) or data[begin - 5] != 0xC6:
+            return None
+        long = at - begin >= REMOTE_PIECE_BYTES_MIN
+        elements.append(read(begin, at - begin) if long else bytes(data[begin:at]))
+    return elements if at == len(data) else None
+
+
+def _elements(tensor: WireTensor, data: memoryview) -> list[bytes]:
+    try:
+        return _ELEMENTS.decode(data)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ProtocolError(f"tensor '{tensor.name}' does not have elements: {error}") from None
+
+
 def _pack(tensor: Tensor, place: Place, refer: Refer | None = None) -> WireTensor:
     name, datatype, array = tensor.name, tensor.datatype, tensor.array
     if refer is not None and type(array) is not np.ndarray:
@@ -136,13 +200,33 @@ def _pack_elements(tensor: Tensor, place: Place) -> WireTensor:
         if not all(issubclass(kind, bytes) for kind in kinds):
             raise ValueError(f"tensor '{tensor.name}' holds a {other.__name__}, expected bytes")
         elements = [bytes(element) for element in elements]
-    if sum(map(len, elements)) + 5 * len(elements) > REMOTE_INLINE_BYTES_MAX:
-        packed = msgspec.msgpack.encode(elements)
-        if (placed := place(len(packed))) is not None:
+    content = sum(map(len, elements))
+    if content + 5 * len(elements) > REMOTE_INLINE_BYTES_MAX:
+        if content > REMOTE_INLINE_BYTES_MAX * len(elements):
+            parts = _msgpack_parts(elements)
+        else:
+            parts = [msgspec.msgpack.encode(elements)]
+        size = sum(map(len, parts))
+        if (placed := place(size)) is not None:
             offset, target = placed
-            target[:] = np.frombuffer(packed, np.uint8)
-            return WireTensor(tensor.name, DataType.BYTES, tensor.array.shape, block=Block(offset, len(packed)))
+            _write(parts, target)
+            return WireTensor(tensor.name, DataType.BYTES, tensor.array.shape, block=Block(offset, size))
     return WireTensor(tensor.name, DataType.BYTES, tensor.array.shape, elements=elements)
+
+
+def _msgpack_parts(elements: list[bytes]) -> list[bytes]:
+    """A list of long elements as MessagePack, without a copy of all: 60 MB cost the loop 50 ms, most of it new memory."""
+    parts = [b"\xdd" + len(elements).to_bytes(4)]
+    for element in elements:
+        parts += (b"\xc6" + len(element).to_bytes(4), element)
+    return parts
+
+
+def _write(parts: list[bytes], target: Bytes) -> None:
+    end = 0
+    for part in parts:
+        begin, end = end, end + len(part)
+        target[begin:end] = np.frombuffer(part, np.uint8)
 
 
 def _unpack(wire: WireTensor, view: View, find: Find | None = None) -> Tensor:
@@ -170,10 +254,7 @@ def _unpack(wire: WireTensor, view: View, find: Find | None = None) -> Tensor:
 def _unpack_elements(wire: WireTensor, count: int, view: View) -> Tensor:
     elements = wire.elements
     if wire.block is not None:
-        try:
-            elements = _ELEMENTS.decode(view(wire.block.offset, wire.block.size).data)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise ProtocolError(f"tensor '{wire.name}' does not have elements: {error}") from None
+        elements = _elements(wire, view(wire.block.offset, wire.block.size).data)
     if elements is None or len(elements) != count:
         raise ProtocolError(f"tensor '{wire.name}' does not have its {count} elements")
     array = np.empty(count, object)
