@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,6 +108,7 @@ def serving(
     limits: str = "",
     memory_kib: int = _MEMORY_KIB_MAX,
     apart: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Arena]:
     """A server of the models of tests/chaos, and those that `write` writes, with a bound on its memory and these other `limits`
     (commands of a shell); `apart` in namespaces, so that it can have mounts. Left, it is told to stop: one that does not, or is
@@ -117,7 +118,7 @@ def serving(
     repository = folder / "models"
     write_models(repository)
     write(repository)
-    server = ServerProcess(*flags, repositories=[repository], launcher=launcher)
+    server = ServerProcess(*flags, repositories=[repository], launcher=launcher, environment=environment)
     server.__enter__()
     arena = Arena(server, repository)
     try:

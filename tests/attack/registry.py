@@ -7,7 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from . import browsers, chats, costs, descriptions, faults, memory, messages, outages, repositories, segments, strings, workers
+from . import (
+    browsers,
+    chats,
+    costs,
+    descriptions,
+    faults,
+    memory,
+    messages,
+    outages,
+    plugins,
+    repositories,
+    segments,
+    strings,
+    workers,
+)
 from .arena import Outcome
 
 _STARTS_MS = 250.0
@@ -112,6 +126,9 @@ ATTACKS = (
     Attack("trace-tensors", strings.traced_tensors, quick=True, live_ms_max=_COPIES_MS, kept_mib_max=120, peak_mib_max=250),
     Attack("credentials-kept", partial(strings.kept_credentials, frontends=0)),
     Attack("credentials-kept-frontends", partial(strings.kept_credentials, frontends=1)),
+    Attack("agent-floods", partial(plugins.hostile_agent, kind="floods"), quick=True, live_ms_max=_STARTS_MS),
+    Attack("agent-closes", partial(plugins.hostile_agent, kind="closes"), live_ms_max=_STARTS_MS),
+    Attack("agent-kills-group", partial(plugins.hostile_agent, kind="group"), quick=True, live_ms_max=_STARTS_MS),
     Attack("tokenizer-pipe", chats.tokenizer_pipe, quick=True, live_ms_max=_STARTS_MS),
     Attack("metric-labels", partial(faults.metric_labels, labels=20_000)),
 )

@@ -12,6 +12,7 @@ import msgspec
 
 from tpy.errors import Internal, Unavailable
 from tpy.limits import AGENT_REPLY_BYTES_MAX
+from tpy.process_output import OutputForwarder, forwarded, log_of_plugin
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class AgentProcess:
         self._timeout_s = timeout_s
         self._turn = anyio.Lock()
         self._process: anyio.abc.Process | None = None
+        self._output: OutputForwarder | None = None
         self._received = b""
         self.incarnation = 0
         """Grows with each start: what an earlier one knew of models is gone."""
@@ -68,9 +70,12 @@ class AgentProcess:
     async def _exchange(self, line: bytes) -> _Reply:
         if self._process is None:
             try:
-                self._process = await anyio.open_process([*self._command], stderr=None)
-            except OSError as error:
-                raise Internal(f"repository agent '{self._name}' cannot be started: {error.strerror}") from error
+                with forwarded(self._name, log_of_plugin(f"repository agent '{self._name}'", _log)) as (output, _, stderr):
+                    # Ctrl-C in the terminal goes to the server, which ends it in order; what it does to its group is its affair.
+                    self._process = await anyio.open_process([*self._command], stderr=stderr, start_new_session=True)
+                self._output = output
+            except (OSError, RuntimeError) as error:
+                raise Internal(f"repository agent '{self._name}' cannot be started: {error}") from error
             self.incarnation += 1
             self._received = b""
         with anyio.move_on_after(self._timeout_s):
@@ -102,3 +107,5 @@ class AgentProcess:
                 process.kill()
             await process.wait()
             await process.aclose()
+        if self._output is not None:
+            await anyio.to_thread.run_sync(self._output.close)

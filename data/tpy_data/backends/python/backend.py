@@ -28,8 +28,8 @@ from tpy.config.json_form import parse_json, to_json
 from tpy.config.model_config import EXECUTION_ENVIRONMENT, InstanceKind
 from tpy.config.problem import ConfigError
 from tpy.errors import InvalidArgument, Unsupported
+from tpy.process_output import LogLine
 from tpy_data.backends.python.environment.interpreters import Environments
-from tpy_data.backends.python.environment.output import LogLine
 from tpy_data.backends.python.environment.process import Spawner
 from tpy_data.backends.python.instance.loading import StartedWorker
 from tpy_data.backends.python.instance.process_instance import start_instance

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import select
 import signal
 import socket
@@ -19,6 +20,7 @@ import msgspec
 from tpy.backend import ModelMetrics
 from tpy.errors import Internal
 from tpy.limits import NATIVE_PLUGIN_SLOW_S, NATIVE_PLUGIN_START_S_MAX
+from tpy.process_output import forwarded, log_of_plugin
 from tpy_data.native.building import library_folder
 from tpy_data.native.process.metrics import MetricReceiver
 from tpy_data.native.surroundings import error_of
@@ -68,17 +70,19 @@ class PluginProcess:
         self._metrics = MetricReceiver(changes, self._name, metrics)
         command = [sys.executable, "-m", module, str(theirs.fileno()), str(their_changes.fileno())]
         try:
-            with theirs, their_changes:
+            with theirs, their_changes, forwarded(self._name, log_of_plugin(self._name, _log)) as (self._output, stdout, stderr):
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
                     pass_fds=(theirs.fileno(), their_changes.fileno()),
                     process_group=0,  # Ctrl-C in the terminal goes to the server, which ends it in order
                 )
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             self._socket.close()
             self._metrics.close()
-            raise Internal(f"the process of {self._name} cannot be started: {error.strerror}") from error
+            raise Internal(f"the process of {self._name} cannot be started: {error}") from error
         deadline_s = time.monotonic() + NATIVE_PLUGIN_START_S_MAX
         try:
             self._send(msgspec.json.encode(settings), deadline_s)
@@ -128,9 +132,13 @@ class PluginProcess:
         self.kill()
 
     def kill(self) -> None:
-        """End it at once. Idempotent."""
+        """End it at once, with what it has started. Idempotent."""
+        if self._process.returncode is None:  # not reaped: its number is still the group's
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
+        self._output.close()
         self._socket.close()
         self._metrics.close()
 

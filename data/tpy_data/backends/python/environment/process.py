@@ -18,9 +18,9 @@ import outcome
 from tpy.backend import HostPolicy, bound
 from tpy.backend.host_policy import ANYWHERE
 from tpy.errors import Internal
+from tpy.process_output import LogLine, OutputForwarder
 from tpy.units import KIB
 from tpy_data.backends.python.environment.interpreters import Interpreter
-from tpy_data.backends.python.environment.output import LogLine, OutputForwarder
 from tpy_data.backends.python.environment.template import WORKER, NoAnswer, NoTemplate, Templates
 from tpy_data.backends.python.environment.threads import JobThread, ReaderThread
 from tpy_data.backends.python.environment.tokens import Tokens

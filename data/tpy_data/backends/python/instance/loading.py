@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tpy.errors import Internal, TpyError
-from tpy_data.backends.python.environment.output import LogLine
+from tpy.process_output import LogLine
 from tpy_data.backends.python.environment.process import Spawner, WorkerProcess
 from tpy_data.backends.python.instance.questions import Questions
 from tpy_data.backends.python.instance.start import WorkerStart

@@ -24,8 +24,8 @@ from tpy.backend import (
 )
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import WORKER_CHECK_S
+from tpy.process_output import LogLine
 from tpy.units import NS_PER_S
-from tpy_data.backends.python.environment.output import LogLine
 from tpy_data.backends.python.environment.process import Spawner, memory_bytes
 from tpy_data.backends.python.instance.loading import StartedWorker
 from tpy_data.backends.python.instance.start import WorkerStart

@@ -9,7 +9,7 @@ from functools import partial
 
 from tpy.backend import ModelMetrics, WaitingBatch
 from tpy.errors import TpyError
-from tpy_data.backends.python.environment.output import LogLine
+from tpy.process_output import LogLine
 from tpy_data.backends.python.protocol.call_server import CallServer
 from tpy_data.backends.python.protocol.connection import Connection
 from tpy_data.backends.python.protocol.messages import (

@@ -16,7 +16,7 @@ from typing import Any
 
 from tpy.backend import AnswerLater, ExecutionBatch, ExecutionRequest, ExecutionResult
 from tpy.errors import Internal, Unsupported
-from tpy_data.backends.python.environment.output import LogLine
+from tpy.process_output import LogLine
 from tpy_data.backends.python.instance.start import InstanceStart
 from tpy_data.backends.python.instance.thread_calls import ThreadCalls, as_models_tensor, as_tensor
 from tpy_data.backends.python.protocol import translation

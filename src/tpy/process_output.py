@@ -1,11 +1,13 @@
-"""Copies a worker's output, line by line, into the server's log."""
+"""Copies the output of a worker, or of a plug-in's process, line by line, into the server's log."""
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 LINE_BYTES_MAX = 8 * 1024
 """A longer line of stdout or stderr is cut into several."""
@@ -20,7 +22,8 @@ LogLine = Callable[[str, str], None]
 
 
 class OutputForwarder:
-    """Owns the reading ends of a worker's stdout and stderr, and one thread that reads them until `close`."""
+    """Owns the reading ends of a process' stdout and stderr, and a thread that reads them until `close`: the process never waits
+    for whoever reads the log."""
 
     def __init__(self, name: str, *, stdout: int, stderr: int, log: LogLine) -> None:
         self._log = log
@@ -30,8 +33,13 @@ class OutputForwarder:
         self._wake_read, self._wake_write = os.pipe()
         for descriptor in self._pending:
             os.set_blocking(descriptor, False)
-        self._thread = threading.Thread(target=self._run, name=f"log {name}", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = threading.Thread(target=self._run, name=f"log {name}", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            raise
 
     @property
     def last_error_line(self) -> str:
@@ -39,9 +47,13 @@ class OutputForwarder:
         return self._last_error_line
 
     def close(self) -> None:
-        """Forward what is there, and end. Processes that the model left behind may still hold the pipes: not waited for."""
+        """Forward what is there, and end. Processes that the model left behind may still hold the pipes: not waited for.
+        Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
         os.write(self._wake_write, b".")
-        self._thread.join()
+        thread.join()
         for descriptor in (*self._pending, self._wake_read, self._wake_write):
             os.close(descriptor)
 
@@ -88,3 +100,36 @@ class OutputForwarder:
         if descriptor == self._stderr:
             self._last_error_line = text
         self._log("warning" if descriptor == self._stderr else "info", text)
+
+
+@contextmanager
+def forwarded(name: str, log: LogLine) -> Iterator[tuple[OutputForwarder, int, int]]:
+    """A forwarder, with the ends of its pipes for the process that is started in the block: its stdout and stderr. Raises
+    OSError, and RuntimeError without memory for a thread."""
+    with ExitStack() as undo, ExitStack() as inherited:
+        reading: list[int] = []
+        writing: list[int] = []
+        for _ in range(2):
+            for descriptor, ends, stack in zip(os.pipe(), (reading, writing), (undo, inherited), strict=True):
+                ends.append(descriptor)
+                stack.callback(os.close, descriptor)
+        forwarder = OutputForwarder(name, stdout=reading[0], stderr=reading[1], log=log)
+        undo.pop_all()
+        undo.callback(forwarder.close)
+        yield forwarder, writing[0], writing[1]
+        undo.pop_all()
+
+
+_LEVELS = {"INFO": "info", "WARNING": "warning", "ERROR": "error"}
+
+
+def log_of_plugin(name: str, logger: logging.Logger) -> LogLine:
+    """Logs lines of a plug-in's process under its name. They have a level in front when they are of its log."""
+
+    def log(level: str, text: str) -> None:
+        first, _, rest = text.partition(" ")
+        if first in _LEVELS:
+            level, text = _LEVELS[first], rest
+        logger.log(logging.getLevelNamesMapping()[level.upper()], "%(plugin)s: %(text)s", {"plugin": name, "text": text})
+
+    return log

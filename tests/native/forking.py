@@ -1,0 +1,25 @@
+"""A plug-in for `PluginProcess` that leaves a process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from tpy_data.native.process.serving import serve
+
+
+class Forking:
+    """Answers with the id of a process that does not end."""
+
+    def answer(self, request: bytes) -> bytes:
+        child = os.fork()
+        if not child:
+            signal.pause()
+        return str(child).encode()
+
+    def close(self) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    serve(lambda settings, ask: Forking())
