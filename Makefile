@@ -251,8 +251,11 @@ mutants: $(SETUP) ## put faults into the cores and see whether the tests notice:
 
 WHEELS ?= dist
 
+# Tagged with the oldest glibc that has what the compiled parts ask for (manylinux): indexes refuse `linux`.
 wheel: $(SETUP) ## build a wheel for this machine's kind, with the library for compiled plug-ins in it, in dist/
-	TPY_WHEEL_WITH_LIBRARY=1 $(PIP) wheel --no-deps --no-build-isolation -w $(WHEELS) .
+	built=$$(mktemp -d) && trap 'rm -rf "$$built"' EXIT && \
+	TPY_WHEEL_WITH_LIBRARY=1 $(PIP) wheel --no-deps --no-build-isolation -w "$$built" . && \
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m auditwheel repair -w $(WHEELS) "$$built"/*.whl
 
 clean: ## remove what make built
 	rm -rf $(VENV) demo build dist

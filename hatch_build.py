@@ -28,6 +28,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
         library = codec.build(Path(self._scratch.name))
         build_data["force_include"][str(library)] = f"tpy/hot/{library.name}"
         build_data["pure_python"] = False
+        # `make wheel` replaces `linux` by the manylinux tag that the libraries' symbols allow.
         build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["force_include"][str(built)] = f"tpy_data/native/{building.PREBUILT.name}/{built.name}"
 

@@ -8,6 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from .pages import ROOT
 
@@ -72,3 +74,35 @@ def test_the_distribution_has_a_name_of_its_own() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["name"] == "tpy-server"
     assert set(project["scripts"]) >= {"tpy"}
+
+
+def requirements(text: dict[str, list[str]]) -> dict[str, list[Requirement]]:
+    """The requirements by extra."""
+    return {extra: [Requirement(each) for each in given] for extra, given in text.items()}
+
+
+FOR_DEVELOPERS = {"bench", "demo", "dev", "fuzz", "page", "site"}
+
+
+def test_what_a_server_installs_is_bounded_where_the_next_major_version_breaks() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = requirements(project["optional-dependencies"])
+    needed = [each for extra, given in extras.items() if extra not in FOR_DEVELOPERS for each in given]
+    needed += [each for each in map(Requirement, project["dependencies"]) if each.name in ("numpy", "protobuf", "hypercorn")]
+    assert [str(each) for each in needed if not each.specifier or each.specifier.contains("9999")] == []
+
+
+def test_the_tested_versions_are_within_the_bounds() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    tested = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+    asked = [
+        *map(Requirement, project["dependencies"]),
+        *(each for given in requirements(project["optional-dependencies"]).values() for each in given),
+    ]
+    outside = [
+        f"{each}: tested with {tested[name]}"
+        for each in asked
+        if (name := canonicalize_name(each.name)) in tested and not each.specifier.contains(tested[name])
+    ]
+    assert outside == []

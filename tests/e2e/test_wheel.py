@@ -4,6 +4,8 @@ compiled backends. Without the built library, and without a compiler, the reason
 from __future__ import annotations
 
 import os
+import platform
+import re
 import subprocess
 import sys
 import sysconfig
@@ -67,13 +69,25 @@ def run(python: str, program: str, places: tuple[str, str], folder: Path) -> str
     return done.stdout
 
 
+def check_tag(name: str, libraries: list[bytes]) -> None:
+    """An index takes the tag, and it promises no older glibc than the libraries ask for."""
+    tag = re.fullmatch(rf".*-py3-none-(?:manylinux\w+\.)*manylinux_2_(\d+)_{platform.machine()}\.whl", name)
+    assert tag is not None, name
+    asked = [int(minor) for library in libraries for minor in re.findall(rb"\bGLIBC_2\.(\d+)", library)]
+    here = int(platform.libc_ver()[1].split(".")[1])
+    assert max(asked) <= int(tag[1]) <= here
+
+
 def test_the_wheel_runs_compiled_backends_in_a_fresh_environment(tmp_path: Path, places: tuple[str, str]) -> None:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     make = ["make", "-o", f"{sys.prefix}/.tpy-setup", "wheel", f"VENV={sys.prefix}", f"WHEELS={tmp_path}"]
     subprocess.run(make, cwd=ROOT, env=plain, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
-    assert wheel.name.endswith(sysconfig.get_platform().replace("-", "_").replace(".", "_") + ".whl")
-    assert {"tritonserver.py", "triton_python_backend_utils.py"} < set(zipfile.ZipFile(wheel).namelist())
+    files = zipfile.ZipFile(wheel)
+    assert {"tritonserver.py", "triton_python_backend_utils.py"} < set(files.namelist())
+    check_tag(wheel.name, [files.read(name) for name in files.namelist() if name.endswith(".so")])
+    (metadata,) = [files.read(name).decode() for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+    assert re.search("^Author: .+", metadata, re.MULTILINE)
     fresh = tmp_path / "fresh"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(fresh)], check=True)
     python = str(fresh / "bin" / "python")
