@@ -406,3 +406,24 @@ async def test_some_providers_list_etags_without_quotes(s3: S3Server, proxy: Fau
     proxy.fault = fault
     async with opened(proxy.host, prefix, tmp_path) as source:
         assert not (await scan_of(source)).error
+
+
+async def test_the_log_tells_the_latest_cause_once(
+    s3: S3Server, proxy: FaultyProxy, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    affine(s3, prefix, "m", 2)
+    async with opened(proxy.host, prefix, tmp_path) as source:
+        await scan_of(source)
+        for code in ("AccessDenied", "AccessDenied", "ExpiredToken", "ExpiredToken"):
+            proxy.fault = refuse(403, code)
+            await source.list_models()
+        proxy.fault = None
+        await source.list_models()
+        proxy.fault = refuse(403, "ExpiredToken")
+        await source.list_models()
+    told = [record.getMessage() for record in caplog.records if "served models go on" in record.getMessage()]
+    assert [re.findall("AccessDenied|ExpiredToken", line) for line in told] == [
+        ["AccessDenied"],
+        ["ExpiredToken"],
+        ["ExpiredToken"],
+    ]

@@ -29,10 +29,11 @@ class CloudErrorKind(enum.Enum):
 class CloudError(Exception):
     """A request that failed. The text names the repository, the key where there is one, the cause and the remedy."""
 
-    def __init__(self, text: str, kind: CloudErrorKind, status: int = 0) -> None:
-        """`status` is the HTTP status of the answer, 0 for none."""
+    def __init__(self, text: str, kind: CloudErrorKind, status: int = 0, *, cause: str = "") -> None:
+        """`status` is the HTTP status of the answer, 0 for none; `cause` is the text without repository and key."""
         super().__init__(text)
         self.text = text
+        self.cause = cause or text
         self.kind = kind
         self.status = status
 
@@ -81,7 +82,7 @@ _STATUS_REMEDIES: Final = {
 def about(address: CloudAddress, cause: str, kind: CloudErrorKind, *, key: str = "", status: int = 0) -> CloudError:
     """An error about a repository, or an object in it."""
     where = f"{address} (bucket '{address.bucket}'" + (f", key '{echo(key)}')" if key else ")")
-    return CloudError(f"{where}: {cause}", kind, status)
+    return CloudError(f"{where}: {cause}", kind, status, cause=cause)
 
 
 def translate(

@@ -1,7 +1,7 @@
 """Repositories in the cloud as a source of models, each with a local copy.
 
 While a provider is away, the last listing stands: models go on serving, and those of which there is a complete copy can be
-loaded. The log says it once when that begins, and once when it is over.
+loaded. The log says it when that begins, again when the cause becomes another, and once when it is over.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ class _Repository:
         """The newest listing of each model that is known."""
         self.away = ""
         """The reason why the provider cannot be asked now, "" if it can."""
+        self.logged_cause = ""
+        """The cause that the log named last, "" while the provider can be asked."""
         self.unlistable = ""
         """The reason why its folders cannot be listed, such as a key that is no path; those that were known are followed."""
 
@@ -274,8 +276,9 @@ class CloudSource(RepositorySource):
                     failed.append(told)
                     return
                 before = error
-                if not repository.away:
-                    repository.away = error.text
+                repository.away = error.text
+                if error.cause != repository.logged_cause:
+                    repository.logged_cause = error.cause
                     _log.warning("%(reason)s; trying again", {"reason": error.text})
             await anyio.sleep(pause_s)
             pause_s = min(2 * pause_s, limits.CLOUD_START_PAUSE_S_MAX)
@@ -479,13 +482,14 @@ class CloudSource(RepositorySource):
         repository.unlistable = error.text
 
     def _left(self, repository: _Repository, error: CloudError) -> None:
-        """The provider cannot be asked; said once."""
-        if not repository.away:
+        """The provider cannot be asked; said once for each cause."""
+        if error.cause != repository.logged_cause:
+            repository.logged_cause = error.cause
             _log.warning("model repository cannot be read, served models go on: %(reason)s", {"reason": error.text})
         repository.counts.failures += 1
         repository.away = error.text
 
     def _came_back(self, repository: _Repository) -> None:
         if repository.away:
-            repository.away = ""
+            repository.away = repository.logged_cause = ""
             _log.info("model repository %(address)s can be read again", {"address": repository.address.text})
