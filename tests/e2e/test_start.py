@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -458,3 +460,13 @@ def test_flags_from_the_environment(repository: Path) -> None:
     environment = {"TPY_MODEL_REPOSITORY": str(repository), "TPY_MODEL_CONTROL_MODE": "explicit", "TPY_LOAD_MODEL": "a,b"}
     with ServerProcess(environment=environment) as server, InferenceServerClient(server.http) as client:
         assert ready(client) == ["a", "b"]
+
+
+def test_without_a_writable_temporary_folder_commands_end_with_one_line(tmp_path: Path) -> None:
+    """No file may have content (RLIMIT_FSIZE), which holds for root, too."""
+    limited = "import resource as r, signal as s; s.signal(s.SIGXFSZ, s.SIG_IGN); r.setrlimit(r.RLIMIT_FSIZE, (0, 0)); "
+    for arguments in (["serve", str(tmp_path)], ["check", str(tmp_path)], ["serve", "s3://bucket/models"]):
+        program = f"{limited}import sys; sys.argv = ['tpy', *{arguments!r}]; from tpy.__main__ import main; main()"
+        done = subprocess.run([sys.executable, "-B", "-c", program], capture_output=True, text=True, check=False, timeout=60)
+        said = "tpy: error: no writable folder for temporary files: set TMPDIR to one\n"
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", said), arguments

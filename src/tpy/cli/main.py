@@ -10,6 +10,7 @@ import errno
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -448,10 +449,20 @@ def _guarded(run: Callable[[], object]) -> int:
     except OSError as error:
         if error.errno == errno.ENOSPC and error.filename is None:
             _fail(f"cannot write: {error.strerror}")  # standard output into a file on a full disk
+        if error.errno == errno.ENOENT and error.filename is None and not _has_temporary_folder():
+            _fail("no writable folder for temporary files: set TMPDIR to one")
         if error.errno not in _ERRORS_OF_FILES or error.filename is None:
             raise
         _fail(f"{error.filename2 or error.filename}: {error.strerror}")
     return result if isinstance(result, int) else 0
+
+
+def _has_temporary_folder() -> bool:
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _client(
