@@ -53,6 +53,44 @@ def test_the_overview(tab: Tab, server: ServerProcess) -> None:
     expect(page.locator("h1")).to_have_text("sound")
 
 
+def test_the_reason_of_a_failed_model_is_shown_whole_across_the_table(tab: Tab, server: ServerProcess) -> None:
+    page = opened(tab, server)
+    row = page.locator("table.models tbody tr", has_text="broken")
+    reason = row.locator(".reason")
+    expect(reason).to_contain_text("model.py(4): initialize")  # not in the first line
+    assert reason.bounding_box()["width"] > row.bounding_box()["width"] / 2
+
+
+def test_the_machine_is_on_the_overview(tab: Tab, server: ServerProcess) -> None:
+    page = opened(tab, server)
+    expect(page.locator(".tile", has_text="CPU of the machine")).to_have_text(re.compile(r"^\d+ %"))
+    expect(page.locator(".tile", has_text="GiB memory")).to_have_text(re.compile(r"^[\d.]+ [KMG]iB"))
+
+
+def test_several_models_are_unloaded_and_loaded(tab: Tab, server: ServerProcess) -> None:
+    tab.expected.append("status of 400")  # the broken one
+    page = opened(tab, server)
+    state = {
+        name: page.locator("table.models tbody tr", has_text=name).locator(".state") for name in ("declared", "sound", "broken")
+    }
+    load = page.get_by_role("button", name="Load", exact=True)
+    expect(load).to_be_disabled()
+    for name in ("declared", "sound"):
+        page.get_by_role("checkbox", name=f"Select {name}").check()
+    page.get_by_role("button", name="Unload").click()
+    expect(page.locator(".result")).to_have_text("Unloaded: 2 of 2.")
+    for name in ("declared", "sound"):
+        expect(state[name]).to_have_text("not loaded")
+        expect(page.get_by_role("checkbox", name=f"Select {name}")).not_to_be_checked()
+        page.get_by_role("checkbox", name=f"Select {name}").check()
+    page.get_by_role("checkbox", name="Select broken").check()
+    load.click()
+    expect(page.locator(".result")).to_contain_text("Loaded: 2 of 3.\nbroken: ")
+    for name in ("declared", "sound"):
+        expect(state[name]).to_have_text("ready")
+    expect(page.get_by_role("checkbox", name="Select broken")).to_be_checked()
+
+
 def test_try_a_model(tab: Tab, server: ServerProcess) -> None:
     page = opened(tab, server, "#/models/affine")
     page.get_by_role("textbox", name="Values of INPUT").fill("1, 2, 3")

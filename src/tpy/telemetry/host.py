@@ -12,9 +12,9 @@ from tpy.telemetry.metrics import BATCH_SIZE, DROPPED_LINES, FAMILIES, LATENCY_F
 from tpy.telemetry.repositories import REPOSITORY_FAMILIES
 from tpy.units import KIB
 
-_UTILIZATION = "nv_cpu_utilization"
-_MEMORY_TOTAL = "nv_cpu_memory_total_bytes"
-_MEMORY_USED = "nv_cpu_memory_used_bytes"
+CPU_UTILIZATION = "nv_cpu_utilization"
+MEMORY_TOTAL = "nv_cpu_memory_total_bytes"
+MEMORY_USED = "nv_cpu_memory_used_bytes"
 _PINNED_TOTAL = "nv_pinned_memory_pool_total_bytes"
 _PINNED_USED = "nv_pinned_memory_pool_used_bytes"
 
@@ -26,7 +26,7 @@ SERVER_FAMILIES: Mapping[str, MetricKind] = {
     **REPOSITORY_FAMILIES,
     REFUSED: MetricKind.COUNTER,
     DROPPED_LINES: MetricKind.COUNTER,
-    **dict.fromkeys((_UTILIZATION, _MEMORY_TOTAL, _MEMORY_USED, _PINNED_TOTAL, _PINNED_USED, *CACHE_FAMILIES), MetricKind.GAUGE),
+    **dict.fromkeys((CPU_UTILIZATION, MEMORY_TOTAL, MEMORY_USED, _PINNED_TOTAL, _PINNED_USED, *CACHE_FAMILIES), MetricKind.GAUGE),
 }
 """Every family of the server's own: models cannot have them."""
 
@@ -61,9 +61,9 @@ class HostSampler:
         total = memory.get("MemTotal", 0)
         used = total - memory.get("MemAvailable", total)
         self._families = (
-            _gauge(_UTILIZATION, "CPU utilization rate [0.0 - 1.0]", utilization),
-            _gauge(_MEMORY_TOTAL, "CPU total memory (RAM), in bytes", total),
-            _gauge(_MEMORY_USED, "CPU used memory (RAM), in bytes", used),
+            _gauge(CPU_UTILIZATION, "CPU utilization rate [0.0 - 1.0]", utilization),
+            _gauge(MEMORY_TOTAL, "CPU total memory (RAM), in bytes", total),
+            _gauge(MEMORY_USED, "CPU used memory (RAM), in bytes", used),
         )
 
     def _utilization(self, stat: str) -> float:

@@ -89,6 +89,14 @@ async def test_once() -> None:
         assert {"requests", "queue_ns", "memory_bytes"} <= set(document["models"][1])
 
 
+async def test_the_machine_and_its_load_between_two_looks(autojump_clock: trio.testing.MockClock) -> None:
+    body = await Viewed().read()
+    (_, first), (_, second) = event(await anext(body)), event(await anext(body))
+    assert 0 < first["machine"]["memory_used_bytes"] < first["machine"]["memory_total_bytes"]
+    assert "cpu" not in first["machine"]
+    assert 0 <= second["machine"]["cpu"] <= 1
+
+
 async def test_a_stream_begins_on_a_connection() -> None:
     async with running(FakeServices()) as server:
         client = await server.connect()

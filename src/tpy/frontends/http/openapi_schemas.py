@@ -103,7 +103,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "ready": _FLAG,
             "at_ms": _COUNT,
             "models": _array(reference("OverviewEntry")),
-        }
+        },
+        {"machine": _object({"memory_used_bytes": _COUNT, "memory_total_bytes": _COUNT}, {"cpu": {"type": "number"}})},
     ),
     "OverviewEntry": _object(
         {"name": _TEXT, "version": _TEXT},

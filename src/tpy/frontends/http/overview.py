@@ -19,6 +19,7 @@ from tpy.frontends.http.generate import StreamReply
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
 from tpy.messages import IndexEntry, ModelCounters
+from tpy.telemetry.host import CPU_UTILIZATION, MEMORY_TOTAL, MEMORY_USED, HostSampler
 from tpy.units import NS_PER_MS
 
 Row = dict[str, object]
@@ -29,6 +30,7 @@ Counters = Sequence[ModelCounters]
 _NOT_STORED: Final = (("Cache-Control", "no-store"),)
 _STREAM_HEADERS: Final = (*_NOT_STORED, ("X-Accel-Buffering", "no"))
 """The latter for a proxy that would collect the events."""
+_MACHINE_MEMORY: Final = {"memory_used_bytes": MEMORY_USED, "memory_total_bytes": MEMORY_TOTAL}
 
 
 class OverviewApi:
@@ -103,6 +105,7 @@ class Looks:
         self._due_s = 0.0
         self._number = 0
         self._looking = trio.Lock()
+        self._host = HostSampler()
 
     async def next(self, seen: int) -> Look:
         """The newest look, after that with the number `seen`; waits until the next one is due. -1: whatever is new enough."""
@@ -131,11 +134,22 @@ class Looks:
             "ready": services.repository.server_ready(),
             "at_ms": self._clock.now_ns() // NS_PER_MS,
         }
+        if machine := self._machine(is_first=before is None):
+            server["machine"] = machine
         look = Look(self._number, server, entries, counters, before)
         # The first one takes several times as long as those that follow, and is made once.
         took_s = 0.0 if before is None else self._spent_s() - spent_s
         self._due_s = began_s + max(limits.OVERVIEW_INTERVAL_S, took_s / limits.OVERVIEW_SHARE_MAX)
         return look
+
+    def _machine(self, *, is_first: bool) -> Row:
+        """CPU and memory of the machine; empty where they cannot be read. The share of CPU is since the look before."""
+        self._host.sample()
+        use = {family.name: family.samples[0].value for family in self._host.families}
+        found: Row = {name: int(use[family]) for name, family in _MACHINE_MEMORY.items() if family in use}
+        if found and not is_first:
+            found["cpu"] = round(use[CPU_UTILIZATION], 3)
+        return found
 
 
 class OverviewBody:

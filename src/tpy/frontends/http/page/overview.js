@@ -1,6 +1,7 @@
 // All models in a table, with sorting and a filter.
 
-import { modelLink, stateCell } from "./parts.js";
+import { ask } from "./api.js";
+import { act, modelLink, result, stateCell } from "./parts.js";
 import { h, setText } from "./dom.js";
 import { ago, bytes, number, time } from "./format.js";
 import { figure } from "./chart.js";
@@ -23,10 +24,20 @@ const COLUMNS = [
   { name: "last", heading: "Last request", value: (m) => m.row.last_request_ms ?? 0, text: (m) => ago(m.row.last_request_ms), class: "number narrow-3" },
 ];
 
+/** Columns before the state. A failed model has no figures: its state and its reason are across the other columns. */
+const NAMING = 2;
+/** A browser has some six connections to a server, and the overview needs one. */
+const AT_ONCE = 4;
+
+function tile(label, value, kind) {
+  return h("div", { class: `tile ${kind ?? ""}` }, h("b", null, value), h("span", null, label));
+}
+
 const chosen = { sort: "name", down: false, filter: "", group: "all" };
 
 export function overviewView({ store }) {
   const rows = new Map();
+  const picked = new Set(); // names of models
   const tiles = h("section", { class: "tiles", "aria-label": "The server" });
   const charts = h("section", { class: "charts", "aria-label": "The last two minutes" });
   const body = h("tbody");
@@ -52,9 +63,12 @@ export function overviewView({ store }) {
       h("option", { value, selected: value === chosen.group }, label),
     ),
   );
-  const table = h("table", { class: "models" }, h("thead", null, h("tr", null, heads)), body);
+  const pickAll = h("input", { type: "checkbox", "aria-label": "Select all that are shown", onchange: () => pick(shown(), pickAll.checked) });
+  const outcome = result();
+  const buttons = [repositoryButton("load", "Load", "Loaded"), repositoryButton("unload", "Unload", "Unloaded")];
+  const table = h("table", { class: "models" }, h("thead", null, h("tr", null, h("th", { class: "narrow-1", scope: "col" }, pickAll), heads)), body);
   const empty = h("p", { class: "empty", hidden: true });
-  const element = h("div", null, tiles, charts, h("div", { class: "bar" }, filter, groups, count), table, empty);
+  const element = h("div", null, tiles, charts, h("div", { class: "bar" }, filter, groups, count, buttons), outcome.element, table, empty);
   table.addEventListener("keydown", move);
 
   function sortBy(name) {
@@ -63,18 +77,66 @@ export function overviewView({ store }) {
     arrange();
   }
 
+  function shown() {
+    return [...store.models.values()].filter(matches).map((model) => model.row.name);
+  }
+
+  function pick(names, on) {
+    for (const name of names) if (on) picked.add(name); else picked.delete(name);
+    drawPicked();
+  }
+
+  function drawPicked() {
+    for (const [key, made] of rows) made.pick.checked = picked.has(store.models.get(key)?.row.name);
+    const names = shown();
+    pickAll.checked = names.length > 0 && names.every((name) => picked.has(name));
+    for (const button of buttons) if (!button.classList.contains("running")) button.disabled = picked.size === 0;
+  }
+
+  /** A button that does the same with all models that are picked. Those with which it fails stay picked. */
+  function repositoryButton(path, label, done) {
+    return h("button", { type: "button", disabled: true, onclick: ({ currentTarget }) => run(currentTarget) }, label);
+
+    async function run(button) {
+      button.classList.add("running");
+      await act(button, outcome, async () => {
+        const names = [...picked];
+        const waiting = names.values();
+        const failed = [];
+        const work = async () => {
+          for (const name of waiting) {
+            try {
+              await ask("POST", `v2/repository/models/${encodeURIComponent(name)}/${path}`, {});
+              picked.delete(name);
+            } catch (error) {
+              failed.push(`${name}: ${error.message}`);
+            }
+          }
+        };
+        await Promise.all(Array.from({ length: AT_ONCE }, work));
+        const said = `${done}: ${names.length - failed.length} of ${names.length}.`;
+        if (failed.length) throw new Error([said, ...failed].join("\n"));
+        return said;
+      });
+      button.classList.remove("running");
+      drawPicked();
+    }
+  }
+
   /** Arrow keys go from model to model. */
   function move(event) {
     const step = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
     const row = event.target.closest("tbody tr");
     if (!step || !row?.[step]) return;
     event.preventDefault();
-    row[step].querySelector("a").focus();
+    row[step].querySelector(event.target.type === "checkbox" ? "input" : "a").focus();
   }
 
   function makeRow(model) {
     const cells = COLUMNS.map((column) => h("td", { class: column.class }));
-    const made = { element: h("tr", null, cells), cells, shown: null };
+    const check = h("input", { type: "checkbox", "aria-label": `Select ${model.row.name}`, onchange: () => pick([model.row.name], check.checked) });
+    const reason = h("td", { colspan: COLUMNS.length - NAMING, hidden: true });
+    const made = { element: h("tr", null, h("td", { class: "narrow-1" }, check), cells, reason), cells, pick: check, reason, shown: null };
     if (model.row.namespace) cells[0].append(h("span", { class: "note" }, `${model.row.namespace} :: `));
     cells[0].append(modelLink(model.row));
     return made;
@@ -85,9 +147,12 @@ export function overviewView({ store }) {
     if (!made) rows.set(model.key, (made = makeRow(model)));
     COLUMNS.forEach((column, at) => column.text && setText(made.cells[at], column.text(model)));
     if (!made.shown || made.shown.state !== model.row.state || made.shown.reason !== model.row.reason) {
-      made.cells[2].replaceChildren(stateCell(model.row));
-      made.cells[0].querySelector(".reason")?.remove();
-      if (group(model.row) === "failed") made.cells[0].append(h("div", { class: "reason", title: model.row.reason }, model.row.reason.split("\n")[0]));
+      const failed = group(model.row) === "failed";
+      for (const cell of made.cells.slice(NAMING)) cell.hidden = failed;
+      made.reason.hidden = !failed;
+      for (const cell of [made.cells[NAMING], made.reason]) cell.replaceChildren();
+      if (failed) made.reason.replaceChildren(stateCell(model.row), h("div", { class: "reason" }, model.row.reason.trim()));
+      else made.cells[NAMING].replaceChildren(stateCell(model.row));
     }
     made.shown = model.row;
     return made.element;
@@ -128,6 +193,7 @@ export function overviewView({ store }) {
       place = next;
     }
     if (focused !== document.activeElement && body.contains(focused)) focused.focus();
+    drawPicked();
     setText(count, `${found.length} of ${store.models.size}`);
     empty.hidden = found.length > 0 || !store.server;
     setText(
@@ -139,7 +205,6 @@ export function overviewView({ store }) {
   function drawTiles() {
     const { ready, loading, failed, idle } = store.counts();
     const { now } = store.total;
-    const tile = (label, value, kind) => h("div", { class: `tile ${kind ?? ""}` }, h("b", null, value), h("span", null, label));
     tiles.replaceChildren(
       tile(store.server.ready ? "server ready" : "server not ready", store.server.ready ? "✓" : "✗", store.server.ready ? "good" : "bad"),
       tile("ready", String(ready), "good"),
@@ -149,7 +214,15 @@ export function overviewView({ store }) {
       tile("requests/s", number(now.requests)),
       tile("failures/s", number(now.failures), now.failures ? "bad" : ""),
       tile("mean latency", time(now.latency)),
+      ...machineTiles(),
     );
+  }
+
+  /** CPU and memory of the machine that the server runs on. */
+  function machineTiles() {
+    const { cpu, memory_used_bytes: used, memory_total_bytes: total } = store.server.machine ?? {};
+    if (total === undefined) return [];
+    return [tile("CPU of the machine", cpu === undefined ? "–" : `${Math.round(cpu * 100)} %`), tile(`of ${bytes(total)} memory`, bytes(used))];
   }
 
   function drawCharts() {
