@@ -334,7 +334,7 @@ class TraceService(Protocol):
 
 class Services:
     """The services together, as a frontend receives them. Without `readiness` a frontend that reports changes has to poll.
-    `deliveries` says which responses come together; without, each stands alone. Only the engine's own process has `metrics` and
+    `deliveries` says which responses come together; without, each stands alone. Only the engine's own process has
     `registration`. `observers` are those of this process."""
 
     __slots__ = (

@@ -130,6 +130,17 @@ def test_the_metrics_are_here_too(server: ServerProcess) -> None:
         assert b"nv_inference_request_success" in page.read()
 
 
+def test_the_metrics_in_a_frontend_process_are_those_of_the_server(repository: Path) -> None:
+    ModelFolder(repository, "plain").identity()
+    with ServerProcess("--allow-openai=true", "--frontend-processes=1", repositories=[repository]) as server:
+        with urllib.request.urlopen(f"{port_of(server)}/metrics") as page:
+            here = page.read()
+        with urllib.request.urlopen(f"http://{server.metrics}/metrics") as page:
+            there = page.read()
+    series = re.compile(rb"^nv_inference\w+\{[^}]*\}", re.MULTILINE)
+    assert series.findall(here) == series.findall(there) != []
+
+
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
 
 

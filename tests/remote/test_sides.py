@@ -81,6 +81,22 @@ async def test_log_traces_and_checks_are_those_of_the_engine() -> None:
         assert checks.asked == [("m", "{}")] * 2
 
 
+class Page:
+    async def page(self, *, openmetrics: bool = False) -> bytes:
+        return b"# EOF" if openmetrics else b"nv_inference_count 1"
+
+
+async def test_the_metrics_are_those_of_the_engine() -> None:
+    async with both_sides() as sides:
+        metrics = sides.services.metrics
+        assert metrics is not None
+        with pytest.raises(Unsupported, match="does not offer that"):
+            await metrics.page()
+        sides.fakes.metrics = Page()
+        assert await metrics.page() == b"nv_inference_count 1"
+        assert await metrics.page(openmetrics=True) == b"# EOF"
+
+
 async def test_the_other_services_answer_as_those_of_the_engine() -> None:
     async with both_sides() as sides:
         there, here = sides.fakes, sides.services

@@ -266,6 +266,8 @@ class FrontendSession:
                 return await offered(services.traces).recent_after(after)
             case m.CheckConfig(model_name=name, config=config):
                 return await offered(services.checks).check_config(name, config)
+            case m.Metrics(openmetrics=openmetrics):
+                return await offered(services.metrics).page(openmetrics=openmetrics)
             case m.UpdateLog(settings=settings):
                 await services.diagnostics.update_log_settings(settings)
                 await publisher.publish()

@@ -44,6 +44,7 @@ def remote_services(engine: EngineLink) -> Services:
         refusals=Refusals(engine.send_refused),
         traces=RemoteTraces(engine),
         checks=RemoteChecks(engine),
+        metrics=RemoteMetrics(engine),
     )
 
 
@@ -182,6 +183,17 @@ class RemoteChecks:
     async def check_config(self, model_name: str, config: str | None = None) -> ConfigCheck:
         """See ConfigCheckService."""
         return await self._engine.ask(m.CheckConfig(model_name, config), ConfigCheck)
+
+
+class RemoteMetrics:
+    """Implements tpy.services.MetricsService."""
+
+    def __init__(self, engine: EngineLink) -> None:
+        self._engine = engine
+
+    async def page(self, *, openmetrics: bool = False) -> bytes:
+        """See MetricsService."""
+        return await self._engine.ask(m.Metrics(openmetrics), bytes)
 
 
 class RemoteSharedMemory:

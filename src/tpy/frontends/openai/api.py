@@ -18,7 +18,7 @@ import trio
 
 from tpy import limits
 from tpy.echo import echo
-from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable, Unsupported
+from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.frontends.access import INFER, submit
 from tpy.frontends.http.codec import is_heavy, is_large
 from tpy.frontends.http.codec.long_json import write_long
@@ -36,7 +36,7 @@ from tpy.frontends.openai.tokens import texts_of
 from tpy.frontends.openai.tools import ToolCallForm, ToolCallReader, form_of
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, ModelState, ParameterValue, Tensor, held_bytes
-from tpy.services import ResolvedModel, held
+from tpy.services import ResolvedModel, held, offered
 from tpy.units import KIB
 
 _Request = TypeVar("_Request", bound=msgspec.Struct)
@@ -230,10 +230,8 @@ class OpenAiApi:
     # Metrics
 
     async def metrics(self, request: HttpRequest) -> HttpReply:
-        """The metrics page, as on the port for metrics. Raises Unsupported where there is none."""
-        service = self._endpoint.services.metrics
-        if service is None:
-            raise Unsupported("the metrics are at the metrics port: frontend processes have none")
+        """The metrics page, as on the port for metrics."""
+        service = offered(self._endpoint.services.metrics)
         return await metrics_reply(service.page, request.fields.get(b"accept", b"").decode("latin-1"))
 
     # Parts

@@ -11,7 +11,7 @@ import trio
 from quart_trio import QuartTrio
 
 from tpy.clock import Clock
-from tpy.errors import Forbidden, InvalidArgument, Unsupported
+from tpy.errors import Forbidden, InvalidArgument
 from tpy.flag import Value, read_values
 from tpy.frontends.http.app import Routes, bare_app
 from tpy.frontends.http.binary_type import infer_with_type
@@ -23,7 +23,7 @@ from tpy.frontends.http.serving import serve_application
 from tpy.frontends.http.shared_memory import RegionsApi
 from tpy.frontends.transport import BoundAddress
 from tpy.messages import RegionKind
-from tpy.services import Services
+from tpy.services import Services, offered
 
 _TYPE_PREFIX = "application/vnd.vertex-ai-triton.binary+json;json-header-size="
 _METRICS_TYPE = "text/plain; charset=utf-8"
@@ -115,9 +115,7 @@ class VertexApi:
         control, services = self._control, self._endpoint.services
         if target == "metrics":
             self._require("metrics", request)
-            if services.metrics is None:
-                raise Unsupported("metrics are not served here")
-            page = await services.metrics.page()
+            page = await offered(services.metrics).page()
             return HttpReply(content_type=_METRICS_TYPE, parts=(page,), content_length=len(page))
         if target == "v2/models/stats":
             self._require("statistics", request)

@@ -297,6 +297,12 @@ class CheckConfig(msgspec.Struct, frozen=True, array_like=True, tag=19):
     config: str | None
 
 
+class Metrics(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """MetricsService.page; answered with the page."""
+
+    openmetrics: bool
+
+
 Question = (
     ModelReady
     | Index
@@ -317,6 +323,7 @@ Question = (
     | LogLines
     | RecentTraces
     | CheckConfig
+    | Metrics
 )
 
 
