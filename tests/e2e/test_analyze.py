@@ -122,6 +122,23 @@ def test_a_running_server_is_left_as_it_was(repository: Path, tmp_path: Path) ->
     assert not (tmp_path / "out" / "config.pbtxt").exists()
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_headers_go_to_a_running_server(repository: Path, tmp_path: Path, protocol: str) -> None:
+    """Each question and each request needs the header."""
+    apis = "inference,metadata,model-config,model-repository,statistics:key=sesame"
+    restricted = (f"--http-restricted-api={apis}", f"--grpc-restricted-protocol={apis}")
+    flags = ("--model-control-mode=explicit", "--load-model=slow", *restricted)
+    with ServerProcess(*flags, repositories=[repository]) as server:
+        asked = ["analyze", "slow", "--url", server.http, "--grpc-url", server.grpc, "-i", protocol, *QUICKLY]
+        asked += ["--delays=off", "--concurrency=1"]
+        name = "key" if protocol == "http" else "triton-grpc-protocol-key"
+        refused = run_tpy(*asked, f"--output={tmp_path / 'refused'}")
+        assert (refused.code, "HTTP 403" in refused.err) == (1, True), refused.err
+        done = run_tpy(*asked, "-H", "key: sesame", "-H", f"{name}: sesame", f"--output={tmp_path / 'out'}")
+    assert done.code == 0, done.err
+    assert "failed (" not in done.err
+
+
 def _config(server: ServerProcess) -> object:
     with urllib.request.urlopen(f"http://{server.http}/v2/models/slow/config") as answer:
         return json.load(answer)
@@ -132,6 +149,7 @@ def _config(server: ServerProcess) -> object:
     [
         ([], "missing argument 'MODEL'"),
         (["m"], "say either where the models are (--model-repository DIRECTORY) or where the server is (--url HOST:PORT)"),
+        (["m", "--model-repository=x", "-H", "key:x"], "--header: goes to a running server, expected --url HOST:PORT with it"),
         (["m", "--url=127.0.0.1:1"], "model 'm' cannot be analyzed: no server at 127.0.0.1:1"),
         (["m", "--batches=0"], "expected a range upwards from 1 at least, got '0'"),
         (["m", "--objective=speed"], "there is no metric 'speed'; there are throughput, latency, memory, perf_throughput"),

@@ -66,10 +66,17 @@ def warn_of_outputs_left_out(context: ModelContext, signature: Signature) -> Non
     """Warn of outputs of the model that the configuration does not list: clients cannot ask for them."""
     config = context.config
     known = {wanted.name for wanted in config.output} | {spec.output_name for spec in state_specs(config)}
-    left_out = [name for name in signature.outputs if name not in known]
+    left_out = {name: output for name, output in signature.outputs.items() if name not in known}
     if left_out and config.output:
-        text = f"model '{config.name}': its configuration leaves out {_names({n: signature.outputs[n] for n in left_out})}"
-        context.log("warning", f"{text}, which the model gives: clients cannot ask for what is not in it")
+        context.log("warning", left_out_text(config, _names(left_out)))
+
+
+def left_out_text(config: ModelConfig, names: str) -> str:
+    """The warning of outputs with these names that the configuration does not list."""
+    return (
+        f"model '{config.name}': its configuration leaves out {names}, which the model gives: clients cannot ask for what is "
+        "not in it"
+    )
 
 
 def _expected_inputs(config: ModelConfig) -> int:

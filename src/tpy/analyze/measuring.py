@@ -45,7 +45,7 @@ def meter_of(profile: Profile, access: Access, point: Point) -> Meter:
     """The meter of a model that is loaded. Raises NotAsAsked, AnalysisError, ServerError."""
     load = profile.load
     protocol = "grpc-stream" if load.streaming else load.protocol
-    facts = Server(access.target(protocol)).model(profile.model)
+    facts = Server(access.target(protocol), access.headers).model(profile.model)
     if facts.decoupled:
         protocol = "grpc-stream"  # over HTTP a decoupled model cannot answer
     target = access.target(protocol)
@@ -56,7 +56,7 @@ def meter_of(profile: Profile, access: Access, point: Point) -> Meter:
         Load(
             target=target,
             model=facts.name,
-            streams=_encoded(target, facts, load, batch),
+            streams=_encoded(access, target, facts, load, batch),
             batch=batch,
             sequences=_sequences(load) if facts.sequences else None,
             sequences_running=max(1, point.concurrency),
@@ -68,7 +68,7 @@ def meter_of(profile: Profile, access: Access, point: Point) -> Meter:
             percentile=load.percentile,
             warmup_s=load.window_s * _WARM_UP,
         ),
-        server=Server(target),
+        server=Server(target, access.headers),
         local=access.local,
     )
 
@@ -80,7 +80,7 @@ def level_of(profile: Profile, point: Point, *, by_rate: bool) -> Level:
     return Level(concurrency=point.concurrency)
 
 
-def _encoded(target: Target, facts: ModelFacts, load: LoadPlan, batch: int) -> list[list[Template]]:
+def _encoded(access: Access, target: Target, facts: ModelFacts, load: LoadPlan, batch: int) -> list[list[Template]]:
     """The requests. Raises AnalysisError for data that do not fit the model."""
     parameters = {"triton_enable_empty_final_response": True} if target.protocol == "grpc-stream" else {}
     calls = [
@@ -89,7 +89,7 @@ def _encoded(target: Target, facts: ModelFacts, load: LoadPlan, batch: int) -> l
     ]
     if target.protocol != "http":
         return [[encode_grpc(call) for call in stream] for stream in calls]
-    return [[encode_http(call, target.authority) for call in stream] for stream in calls]
+    return [[encode_http(call, target.authority, access.headers) for call in stream] for stream in calls]
 
 
 def _data(facts: ModelFacts, load: LoadPlan, batch: int) -> Streams:

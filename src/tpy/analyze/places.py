@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -18,6 +19,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     http: Target
     grpc: Target
     local: LocalServer | None
+    headers: Mapping[str, str] = {}
+    """Of requests over HTTP; `grpc` has them as metadata."""
     empty_bytes: int = 0
     """Memory of the server's processes before it had a model, where they are on this machine."""
 

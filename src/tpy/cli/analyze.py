@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from tpy.cli.connecting import header_option
 from tpy.cli.parsing import FiniteRange
 
 
@@ -20,6 +21,7 @@ from tpy.cli.parsing import FiniteRange
     metavar="HOST:PORT",
     help="Use a running server in mode explicit: its HTTP address. Its models are left as they were.",
 )
+@header_option
 @click.option("--grpc-url", metavar="HOST:PORT", help="Its gRPC address, for --protocol grpc. Default: port 8001.")
 @click.option(
     "-f",

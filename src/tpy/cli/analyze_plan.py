@@ -11,6 +11,7 @@ import msgspec
 import orjson
 
 from tpy.cli.parsing import UsageError
+from tpy.cli.server_address import parse_headers
 
 if TYPE_CHECKING:
     from tpy.analyze.core.space import Value, Wishes
@@ -20,11 +21,12 @@ Options = Mapping[str, Any]
 
 
 class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The server: our own for these repositories, or the one at `url`."""
+    """The server: our own for these repositories, or the one at `url`, which is asked with `headers`."""
 
     repositories: tuple[Path, ...] = ()
     url: str = ""
     grpc_url: str = ""
+    headers: Mapping[str, str] = {}
     flags: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
     log: Path | None = None
@@ -38,10 +40,14 @@ def server_of(options: Options) -> ServerPlan:
         raise UsageError(
             "say either where the models are (--model-repository DIRECTORY) or where the server is (--url HOST:PORT)"
         )
+    headers = parse_headers(texts(options["header"]))
+    if headers and not url:
+        raise UsageError("--header: goes to a running server, expected --url HOST:PORT with it")
     return ServerPlan(
         repositories=repositories,
         url=str(url or ""),
         grpc_url=str(options["grpc_url"] or ""),
+        headers=headers,
         flags=tuple(texts(options["server_flag"])),
         environment=dict(options.get("server_environment", {})),
         log=Path(options["server_log"]) if options.get("server_log") else None,

@@ -118,9 +118,10 @@ def _analyze(plan: Plan, server: ServerPlan, *, as_json: bool) -> int:
             host, port = parse_address(server.url, _HTTP_PORT)
             grpc_host, grpc_port = parse_address(server.grpc_url or f"{host}:8001", 8001)
             access = Access(
-                models=ServedModels(host, port),
+                models=ServedModels(host, port, server.headers),
                 http=Target(host=host, port=port),
-                grpc=Target(host=grpc_host, port=grpc_port, protocol="grpc"),
+                grpc=Target(host=grpc_host, port=grpc_port, protocol="grpc", metadata=tuple(server.headers.items())),
+                headers=server.headers,
                 local=None,
             )
             place = RunningPlace(access)

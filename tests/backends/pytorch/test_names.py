@@ -83,6 +83,31 @@ def test_names_of_outputs(names: tuple[str, ...], positions: list[int]) -> None:
     assert output_positions(_config(outputs=names), TWO) == dict(zip(names, positions, strict=True))
 
 
+KEYED = Signature(inputs=(Argument(name="image"),), outputs=(Result(key="box"), Result(key="mask")))
+DICT = Signature(inputs=(Argument(name="image"),), outputs=(Result(key="box"), Result(key="mask")), gives_dict=True)
+
+
+@pytest.mark.parametrize(
+    ("signature", "names", "left_out"),
+    [
+        (TWO, ("a", "b"), ""),
+        (TWO, ("OUTPUT__1",), "OUTPUT__0"),
+        (TWO, ("only",), "OUTPUT__1"),
+        (KEYED, ("mask",), "box"),
+        (DICT, ("box",), "mask"),
+        (DICT, ("box", "mask"), ""),
+        (OPEN, ("only",), ""),  # how many there are shows when it runs
+    ],
+)
+def test_results_that_a_configuration_leaves_out_give_a_warning(
+    signature: Signature, names: tuple[str, ...], left_out: str
+) -> None:
+    lines: list[str] = []
+    output_positions(_config(outputs=names), signature, lines.append)
+    text = f"model 'm': its configuration leaves out {left_out}, which the model gives: clients cannot ask for what is not in it"
+    assert lines == ([text] if left_out else [])
+
+
 def test_an_output_that_the_model_does_not_have() -> None:
     with pytest.raises(InvalidArgument, match=r"^The output OUTPUT__2 in the model .* doesn't exist\. This model has 2 outputs$"):
         output_positions(_config(outputs=("OUTPUT__2",)), TWO)

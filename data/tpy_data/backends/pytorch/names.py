@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tpy.backend import state_specs
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
-from tpy_data.backends.pytorch.signature import Signature
+from tpy_data.backends.pytorch.signature import Result, Signature
+from tpy_data.backends.validation import left_out_text
 
 Warn = Callable[[str], None]
 
@@ -52,6 +53,9 @@ def output_positions(config: ModelConfig, signature: Signature, warn: Warn = lam
     given = [entry.name for entry in config.output]
     states = [spec.output_name for spec in state_specs(config)]
     if signature.gives_dict:
+        keys = [result.key for result in signature.outputs or ()]
+        if given and (missing := [key for key in keys if key and key not in (*given, *states)]):
+            warn(left_out_text(config, ", ".join(missing)))
         return {name: name for name in (*given, *states)}
     results = signature.outputs or ()
     known = {result.path: position for position, result in enumerate(results) if result.path}
@@ -73,7 +77,15 @@ def output_positions(config: ModelConfig, signature: Signature, warn: Warn = lam
         for name, position in positions.items():
             if position >= len(signature.outputs):
                 raise InvalidArgument(no_such_output(name, len(signature.outputs)))
+        if given and (left_out := _left_out(signature.outputs, positions)):
+            warn(left_out_text(config, ", ".join(left_out)))
     return dict(positions)
+
+
+def _left_out(results: Sequence[Result], positions: Mapping[str, int]) -> list[str]:
+    """The names by which a configuration could list the results that it does not."""
+    taken = set(positions.values())
+    return [each.key or each.path or f"OUTPUT__{place}" for place, each in enumerate(results) if place not in taken]
 
 
 def no_such_output(name: str, count: int) -> str:
