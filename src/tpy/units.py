@@ -10,3 +10,4 @@ NS_PER_S: Final = 1_000_000_000
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB

@@ -18,7 +18,7 @@ from tpy.limits.page import *  # noqa: F403
 from tpy.limits.recording import *  # noqa: F403
 from tpy.limits.remote import *  # noqa: F403
 from tpy.limits.sagemaker import *  # noqa: F403
-from tpy.units import KIB, MIB, NS_PER_MS, NS_PER_S
+from tpy.units import GIB, KIB, MIB, NS_PER_MS, NS_PER_S
 
 REQUEST_BODIES_BYTES_MAX: Final = 2048 * MIB
 """Request bodies that are being received or decoded, of all HTTP connections of a process together; what goes beyond it is
@@ -272,6 +272,15 @@ FAILURE_REPORTS_S: Final = 10.0
 
 FAILURE_REPORTS_INSTANCES_MAX: Final = 4096
 """Instances whose failures are counted at a time: names of models come and go."""
+
+ENVIRONMENT_RATIO_MAX: Final = 50
+"""Bytes of an unpacked execution environment for each of its archive: real ones have 2 to 5, a bomb has a thousand."""
+
+ENVIRONMENT_BYTES_FREE: Final = GIB
+"""What one may have whatever its archive's size."""
+
+ENVIRONMENT_ENTRIES_MAX: Final = 1_000_000
+"""Files, folders and links of one: large ones have 200,000."""
 
 WORKER_SEEN_END_S: Final = 0.02
 """Seconds that the end of a worker process may come after the end of its connection, for the error of its requests to say how it

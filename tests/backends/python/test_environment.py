@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 import tarfile
 from pathlib import Path
@@ -82,6 +83,12 @@ def test_an_archive_that_is_none_or_leads_outside(make: Serve, tmp_path: Path) -
     with pytest.raises(Internal, match="cannot unpack execution environment") as refused:
         make(WHERE, parameters={"EXECUTION_ENV_PATH": str(broken)}).run()
     assert "; method gz: ReadError('not a gzip file'); " in refused.value.message, "one line"
+    bomb = tmp_path / "bomb.tar.gz"
+    head = tarfile.TarInfo("zeros")
+    head.size = 2 * 1024**3  # which is never written: the head says it
+    bomb.write_bytes(gzip.compress(head.tobuf()))
+    with pytest.raises(Internal, match="it unpacks to more than 1073741824 bytes, at most 50 times its size are accepted"):
+        make(WHERE, parameters={"EXECUTION_ENV_PATH": str(bomb)}).run()
     escaping = tmp_path / "escaping.tar.gz"
     with tarfile.open(escaping, "w:gz") as packed:
         packed.add(broken, "../outside")
