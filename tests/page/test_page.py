@@ -16,6 +16,7 @@ import pytest
 import tritonclient.http
 from PIL import Image
 
+from tests.e2e.repositories import AFFINE_CONFIG, ModelFolder
 from tests.e2e.server import ServerProcess
 
 from .conftest import Tab, page_of
@@ -89,6 +90,48 @@ def test_several_models_are_unloaded_and_loaded(tab: Tab, server: ServerProcess)
     for name in ("declared", "sound"):
         expect(state[name]).to_have_text("ready")
     expect(page.get_by_role("checkbox", name="Select broken")).to_be_checked()
+
+
+STEPS_CONFIG = """
+platform: "ensemble"
+max_batch_size: 4
+input [ { name: "RAW" data_type: TYPE_FP32 dims: [ 3 ] } ]
+output [ { name: "FOUND" data_type: TYPE_FP32 dims: [ 3 ] } ]
+ensemble_scheduling { step [
+  { model_name: "second" model_version: -1
+    input_map { key: "INPUT" value: "between" } output_map { key: "OUTPUT" value: "FOUND" } },
+  { model_name: "first" model_version: -1
+    input_map { key: "INPUT" value: "RAW" } output_map { key: "OUTPUT" value: "between" } }
+] }
+"""
+
+
+def test_the_steps_of_an_ensemble_are_a_graph(tab: Tab, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        ModelFolder(tmp_path, name).config(AFFINE_CONFIG).affine(1, 2)
+    (ModelFolder(tmp_path, "steps").config(STEPS_CONFIG).path / "1").mkdir()
+    page: Any = tab.page
+    with ServerProcess("--page-on-http=true", repositories=[tmp_path]) as server:
+        page.goto(f"http://{server.http}/page/#/models/first")
+        expect(page.locator(".try-it")).to_be_visible()
+        expect(page.locator(".graph")).to_have_count(0)
+        page.goto(f"http://{server.http}/page/#/models/steps")
+        graph = page.locator(".graph")
+        expect(graph.locator("rect")).to_have_count(4)
+        expect(graph.locator("path")).to_have_count(3)
+        expect(graph.locator(".tensor")).to_have_text(["between"])
+        nodes = graph.locator("text:not(.note):not(.tensor)")
+        # The configuration has the second step first.
+        across = sorted((node.bounding_box()["x"], node.text_content()) for node in nodes.all())
+        assert [name for _, name in across] == [
+            "RAW",
+            "first",
+            "second",
+            "FOUND",
+        ]
+        graph.get_by_role("link", name="second").click()
+        expect(page.locator("h1")).to_have_text("second")
+        page.goto("about:blank")
 
 
 def test_try_a_model(tab: Tab, server: ServerProcess) -> None:
