@@ -56,7 +56,7 @@ class TritonError:
     __slots__ = ("_code", "_message")
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        message = text_argument("TritonError", "message", message)
+        message = text_argument("TritonError", "message", message, "replace")
         if not isinstance(code, ErrorCode):
             raise TypeError(f"TritonError: code must be one of TritonError's codes, got {code!r}")
         self._message = message

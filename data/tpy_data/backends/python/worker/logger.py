@@ -38,7 +38,7 @@ class Logger:
     @staticmethod
     def log(message: str, level: _LogLevel = _LogLevel.INFO) -> None:
         """Log at a level."""
-        text = as_text(message)
+        text = as_text(message, "replace")
         if text is None or not isinstance(level, _LogLevel):
             raise TypeError(
                 f"log(message: str, level: Logger.LogLevel): incompatible arguments. Invoked with: {message!r}, {level!r}"

@@ -139,7 +139,7 @@ class MetricFamily:
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         self._open: _Open | None = None
-        name_text, description_text = as_text(name), as_text(description)
+        name_text, description_text = as_text(name), as_text(description, "replace")
         if name_text is None or description_text is None or not isinstance(kind, MetricKind):
             raise TypeError(
                 "MetricFamily(name: str, description: str, kind: MetricKind): incompatible constructor arguments. Invoked with: "
@@ -197,7 +197,7 @@ def _not_supported(kind: MetricKind, what: str) -> str:
 
 def _number(what: str, value: Any) -> float:
     try:
-        if isinstance(value, str):
+        if isinstance(value, (str, bytes, bytearray)):
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):

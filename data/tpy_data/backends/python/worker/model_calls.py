@@ -96,7 +96,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Returns True if the version ("": any) of a model would serve a request. Raises TritonModelException for what is no
     version."""
-    model_name = text_argument("is_model_ready", "model_name", model_name)
+    model_name = text_argument("is_model_ready", "model_name", model_name, "replace")
     model_version = text_argument("is_model_ready", "model_version", model_version)
     version: int | None = None
     if model_version:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from . import model_calls
-from .arguments import int_argument, text_argument
+from .arguments import FLAGS_MAX, int_argument, text_argument
 from .failures import TritonModelException
 from .parameters import parameters_json
 from .pending_call import ResponseIterator
@@ -25,11 +25,13 @@ TRITONSERVER_MEMORY_GPU = 1
 
 
 _REQUEST = "InferenceRequest"
+_MEMORY = "PreferredMemory"
+_MEMORY_TYPES = TRITONSERVER_MEMORY_CPU, TRITONSERVER_MEMORY_GPU
 
 CORRELATION_ID_MAX = (1 << 64) - 1
 TIMEOUT_US_MAX = (1 << 64) - 1
-FLAGS_MAX = (1 << 32) - 1
 VERSION_MIN, VERSION_MAX = -1, (1 << 63) - 1
+DEVICE_MIN, DEVICE_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class PreferredMemory:
@@ -37,8 +39,8 @@ class PreferredMemory:
     prefers a GPU is refused where there is none."""
 
     def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
-        self.preferred_memory_type = preferred_memory_type
-        self.preferred_device_id = preferred_device_id
+        self.preferred_memory_type = int_argument(_MEMORY, "preferred_memory_type", preferred_memory_type, *_MEMORY_TYPES)
+        self.preferred_device_id = int_argument(_MEMORY, "preferred_device_id", preferred_device_id, DEVICE_MIN, DEVICE_MAX)
 
 
 class Answerable:
@@ -59,6 +61,7 @@ class Answerable:
     def set_release_flags(self, flags: int) -> None:
         """Set the fate of the request when `execute` returns: TRITONSERVER_REQUEST_RELEASE_ALL (the default), or
         TRITONSERVER_REQUEST_RELEASE_RESCHEDULE to have it executed again, in models with `iterative_sequence`."""
+        flags = int_argument("set_release_flags", "flags", flags, 0, FLAGS_MAX)
         if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
             raise TritonModelException(f"set_release_flags: unknown flags {flags!r}")
         self._release_flags = flags
@@ -103,12 +106,14 @@ class InferenceRequest(Answerable):
     ) -> None:
         # The constructor takes what Triton's takes, more than seven: model code calls it by these names.
         # That they may all be left out is ours: a request for a unit test of `execute` needs no more than inputs.
-        if isinstance(correlation_id, bool) or not isinstance(correlation_id, (int, str)):
+        if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
         request_id = text_argument(_REQUEST, "request_id", request_id)
-        model_name = text_argument(_REQUEST, "model_name", model_name)
+        model_name = text_argument(_REQUEST, "model_name", model_name, "replace")  # an unknown name, which the call's error says
         if isinstance(correlation_id, int):
-            int_argument(_REQUEST, "correlation_id", correlation_id, 0, CORRELATION_ID_MAX)
+            correlation_id = int_argument(_REQUEST, "correlation_id", correlation_id, 0, CORRELATION_ID_MAX)
+        else:
+            correlation_id = str(correlation_id)
         model_version = int_argument(_REQUEST, "model_version", model_version, VERSION_MIN, VERSION_MAX)
         flags = int_argument(_REQUEST, "flags", flags, 0, FLAGS_MAX)
         timeout = int_argument(_REQUEST, "timeout", timeout, 0, TIMEOUT_US_MAX)
@@ -119,6 +124,8 @@ class InferenceRequest(Answerable):
                 raise TritonModelException(f"Input tensor {where}")
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"InferenceRequest: inputs must be pb_utils.Tensor objects, got {type(tensor).__name__}")
+        if isinstance(requested_output_names, (str, bytes)):  # whose elements are not names
+            raise TypeError(f"{_REQUEST}: requested_output_names must be a list of str, got {requested_output_names!r}")
         names = [text_argument(_REQUEST, "requested_output_names", name) for name in requested_output_names]
         if "" in names:
             raise TritonModelException(f"Requested output name {where}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .failures import TritonError
 from .parameters import parameters_json
 from .tensor import Tensor
@@ -21,7 +23,8 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        if not isinstance(output_tensors, (list, tuple)) or not all(isinstance(tensor, Tensor) for tensor in output_tensors):
+        is_listed = isinstance(output_tensors, (list, tuple, Sequence, np.ndarray))
+        if not is_listed or not all(isinstance(tensor, Tensor) for tensor in output_tensors):
             raise TypeError(
                 f"InferenceResponse: output_tensors must be a list of pb_utils.Tensor objects. Invoked with: {output_tensors!r}"
             )

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from .arguments import FLAGS_MAX, int_argument
 from .failures import ModelFailure, TritonError, TritonModelException
 from .response import InferenceResponse
 
@@ -86,6 +87,8 @@ class InferenceResponseSender:
 
         Waits while the caller takes no responses; when the caller is gone it returns at once.
         """
+        if type(flags) is not int or flags not in (0, RESPONSE_COMPLETE_FINAL):
+            flags = int_argument("send", "flags", flags, 0, FLAGS_MAX)
         if flags not in (0, RESPONSE_COMPLETE_FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
         if response is None and flags == 0:
