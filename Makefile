@@ -67,7 +67,7 @@ $(BACKENDS_SETUP): pyproject.toml constraints.txt tests/e2e/networks.txt $(TORCH
 	$(PIP) install --no-deps -r tests/e2e/networks.txt || { echo "not installed: tests/e2e/networks.txt"; failed=1; }; test $$failed = 1 || touch $@
 
 test-backends: $(SETUP) $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: OpenVINO, TensorFlow, LiteRT, DALI, trees, scikit-learn
-	$(BIN)/python -m tests.steadily -n auto --dist loadfile $(BACKENDS:%=tests/backends/%) tests/backends/test_wrong_files.py $(BACKENDS_TESTS:%=tests/e2e/test_%.py) || test $$? = 5 # 5: all skipped
+	$(BIN)/python -m tests.steadily -n auto --dist loadfile $(BACKENDS:%=tests/backends/%) tests/backends/test_wrong_files.py tests/backends/test_usage_data.py $(BACKENDS_TESTS:%=tests/e2e/test_%.py) || test $$? = 5 # 5: all skipped
 	$(BIN)/python -m pytest tests/docs/test_how_to.py tests/docs/test_how_to_rest.py -k "serve-other-frameworks or serve-trees or serve-dali-pipelines"
 
 # Emulators of Azure and Google Cloud Storage. What cannot be installed here is said; its tests are skipped then, and say so too.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import pytest
 
 from tpy.errors import Unavailable
+from tpy_data.backends.creation import without_module
 from tpy_data.registry import BackendRegistry
 
 FRAMEWORKS = {
@@ -28,3 +30,15 @@ def test_the_extra_is_named(backend: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(Unavailable, match=rf"^backend '{backend}' needs {name}, which cannot be imported .*extra `{extra}`"):
         BackendRegistry().get(backend)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_module_that_is_not_to_be_found(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    import colorsys
+
+    if not known:
+        monkeypatch.delitem(sys.modules, "colorsys")
+    with without_module("colorsys"), pytest.raises(ImportError, match="colorsys"):
+        importlib.import_module("colorsys")
+    assert (sys.modules.get("colorsys") is colorsys) is known
+    assert importlib.import_module("colorsys").__name__ == "colorsys"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint
@@ -44,6 +45,21 @@ def importing(needs: Needs, *, name: str, errors: tuple[type[Exception], ...] = 
         raise Unavailable(
             f"backend '{name}' needs {needs.framework}, which cannot be imported ({error}); install it with {needs.install}"
         ) from error
+
+
+@contextmanager
+def without_module(name: str) -> Iterator[None]:
+    """Imports in the block do not find the module: for one that a framework uses if it is there, and can do without."""
+    missing = object()
+    known: object = sys.modules.get(name, missing)
+    sys.modules[name] = None  # type: ignore[assignment]  # how importlib marks what cannot be imported
+    try:
+        yield
+    finally:
+        if known is missing:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = known  # type: ignore[assignment]  # the module that was there
 
 
 def load_factory(origin: BackendOrigin, name: str) -> BackendFactory:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from tpy.backend import Backend, BackendSettings
-from tpy_data.backends.creation import Needs, importing
+from tpy_data.backends.creation import Needs, importing, without_module
 
 __all__ = ["create"]
 
@@ -21,6 +21,8 @@ NEEDS: Final = Needs("OpenVINO", ("openvino",), extra="openvino")
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when OpenVINO is not installed, InvalidArgument for a bad setting."""
-    with importing(NEEDS, name=settings.name):
+    # OpenVINO sends an event to its maker when it is imported, and writes an id into the user's home, by this module where it is
+    # installed, as pip does. No environment variable of it says no, except those of CI systems.
+    with importing(NEEDS, name=settings.name), without_module("openvino_telemetry"):
         from tpy_data.backends.openvino.backend import openvino_backend
     return openvino_backend(settings)
