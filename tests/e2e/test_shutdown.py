@@ -88,6 +88,7 @@ def test_requests_in_flight_are_answered(repository: Path, number: signal.Signal
         asker.wait_queued(2)
         server.process.send_signal(number)
         server.wait_log(rf"stopping \({number.name}\)")
+        server.wait_log(r"Timeout \d+: Found 1 model versions that have in-flight inferences")  # Triton's line
         host, port = server.http.split(":")
 
         def refused() -> bool:

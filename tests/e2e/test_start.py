@@ -301,6 +301,7 @@ def test_life_cycle_lines_are_tritons(repository: Path) -> None:
     }
     assert {text: said.count(text) for text in counts} == counts
     assert len([line for line in said if line.startswith("\"failed to load 'm' version 2: Internal: ")]) == 1
+    assert len(re.findall(r'"Timeout \d+: Found 0 model versions that have in-flight inferences"\n', server.log)) == 1
     assert not re.search("desired|generation=|gave up waiting", server.log)
 
 

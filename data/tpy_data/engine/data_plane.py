@@ -96,6 +96,10 @@ class DataPlane:
         """Refuse new requests; those that were accepted go on, and live sequences. Idempotent."""
         self.inference.stop()
 
+    def versions_in_flight(self) -> int:
+        """The number of model versions whose requests wait or execute."""
+        return sum(version.has_requests() for version in self._reconciler.unfinished())
+
     def refuse_open(self) -> None:
         """Refuse every request that is not answered yet, whatever has become of it, and all that come: the server is about to
         end."""

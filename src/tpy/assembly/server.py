@@ -254,7 +254,17 @@ def _begin_stop(control: ControlPlane, data: DataPlane, readiness: ReadinessSign
 
 
 async def _refuse_open_at(exit_s: float, data: DataPlane) -> None:
-    """Have requests that a hanging backend, or a worker that was stopped, would keep for ever answered before the server goes."""
+    """Have requests that a hanging backend, or a worker that was stopped, would keep for ever answered before the server goes.
+    Until requests in flight are over the log says each second, in Triton's words, for how many versions it waits."""
+    while (left_s := exit_s - trio.current_time()) > 0:
+        found = data.versions_in_flight()
+        _log.info(
+            "Timeout %(left_s)d: Found %(versions)d model versions that have in-flight inferences",
+            {"left_s": round(left_s), "versions": found},
+        )
+        if not found:
+            break
+        await trio.sleep(min(1.0, left_s))
     await trio.sleep_until(exit_s)
     data.refuse_open()
 

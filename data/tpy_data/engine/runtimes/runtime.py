@@ -112,6 +112,13 @@ class Runtime(ABC):
             raise Internal(f"{self.key} is not served")
         return self._copy
 
+    def has_requests(self) -> bool:
+        """Returns True if requests wait or execute here."""
+        if self._copy is None:
+            return False
+        counts = self._copy.engine.snapshot()
+        return bool(counts.queued or counts.executing)
+
     def memory_usage(self) -> tuple[MemoryUsage, ...]:
         """As `Served.memory_usage`."""
         return ()
