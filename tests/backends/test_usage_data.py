@@ -20,13 +20,14 @@ from tests.backends.one_model import MAKERS
 ROOT = Path(__file__).resolve().parents[2]
 
 MODULES = {
-    "onnxruntime": "onnxruntime",
-    "pytorch": "torch",
-    "openvino": "openvino",
-    "tensorflow": "tensorflow",
-    "litert": "ai_edge_litert",
-    "sklearn": "sklearn",
+    "onnxruntime": ("onnxruntime", "onnx"),
+    "pytorch": ("torch",),
+    "openvino": ("openvino",),
+    "tensorflow": ("tensorflow",),
+    "litert": ("ai_edge_litert", "tensorflow"),
+    "sklearn": ("sklearn", "skops"),
 }
+"""Needed to make the model and to run it."""
 
 CACHES = {"tensorflow": (".keras", ".config/matplotlib", ".cache/matplotlib")}
 """Folders in the user's home for settings and fonts of what TensorFlow imports."""
@@ -119,8 +120,9 @@ def test_the_tracer_sees_addresses_and_writes(tmp_path: Path, folders: tuple[Pat
 
 @pytest.mark.parametrize("backend", MAKERS)
 def test_a_backend_stays_where_it_is(backend: str, tmp_path: Path, folders: tuple[Path, Path]) -> None:
-    if importlib.util.find_spec(MODULES[backend]) is None:
-        pytest.skip(f"needs {MODULES[backend]}: make setup-torch test-backends")
+    missing = [module for module in MODULES[backend] if importlib.util.find_spec(module) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}: make setup-torch test-backends")
     scratch, home = folders
     model = tmp_path / "repository"
     module = [sys.executable, "-W", "ignore", "-m", "tests.backends.one_model"]
