@@ -277,7 +277,7 @@ ENVIRONMENT_RATIO_MAX: Final = 50
 """Bytes of an unpacked execution environment for each of its archive: real ones have 2 to 5, a bomb has a thousand."""
 
 ENVIRONMENT_BYTES_FREE: Final = GIB
-"""What one may have whatever its archive's size."""
+"""Accepted whatever the archive's size."""
 
 ENVIRONMENT_ENTRIES_MAX: Final = 1_000_000
 """Files, folders and links of one: large ones have 200,000."""
