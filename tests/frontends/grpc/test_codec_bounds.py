@@ -88,8 +88,9 @@ def _refused(wired: bytes) -> tuple[type[TpyError], str]:
 
 
 def test_contents_that_no_writer_writes_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def within_input(contents: bytes, datatype: bytes) -> bytes:
-        item = b"\x0a\x01x\x12" + bytes([len(datatype)]) + datatype + b"\x2a" + varint(len(contents)) + contents
+    def within_input(contents: bytes, datatype: bytes, size: int = 1) -> bytes:
+        shape = b"\x1a" + varint(len(varint(size))) + varint(size)
+        item = b"\x0a\x01x\x12" + bytes([len(datatype)]) + datatype + shape + b"\x2a" + varint(len(contents)) + contents
         return b"\x0a\x01m\x2a" + varint(len(item)) + item
 
     unpacked = b"\x10\x01" * limits.GRPC_CONTENTS_PARSE_BYTES_MAX
@@ -99,9 +100,12 @@ def test_contents_that_no_writer_writes_are_refused_in_words(monkeypatch: pytest
     few = 100_000
     monkeypatch.setattr(contents, "GRPC_CONTENTS_FIELDS_MAX", few)
     strings = b"\x42\x20" + bytes(32)
-    kind, text = _refused(within_input(strings * (few + 1), b"BYTES"))
+    kind, text = _refused(within_input(strings * (few + 1), b"BYTES", few + 1))
     assert kind is InvalidArgument
     assert f"more than {few} strings" in text
+    kind, text = _refused(within_input(strings * (few + 1) + b"\xff", b"BYTES"))  # which is not reached
+    assert kind is InvalidArgument
+    assert "unexpected number of string elements 2 " in text
     for broken in (b"\x32\x86\x08" + bytes(1030), b"\x12\x80\x08" + b"\xff" * 1024, b"\x12\x80\x10" + bytes(1024)):
         assert _refused(within_input(broken, b"FP32")) == (Internal, "Unable to parse request")
 

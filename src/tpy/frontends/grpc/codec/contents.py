@@ -82,7 +82,8 @@ def read_contents(
     Raises InvalidArgument for elements in another type's field, for another number of them than `shape` needs and for more than
     is read; Internal for bytes that are no contents.
     """
-    found = _large_elements(contents, tensor) if isinstance(contents, memoryview) else _elements(contents)
+    count = element_count(shape)
+    found = _large_elements(contents, tensor, count) if isinstance(contents, memoryview) else _elements(contents)
     given: tuple[Elements, str] | None = None
     for number, elements in found:
         _, word, datatypes = _FIELDS[number - 1]
@@ -93,9 +94,8 @@ def read_contents(
                 f"expected datatype '{shown}'"
             )
         given = elements, word
-    count = element_count(shape)
     if datatype is DataType.BYTES:
-        return _texts(list(given[0]) if given else [], count, shape, tensor=tensor, model=model, prefix=prefix)
+        return _texts(given[0] if given else (), count, shape, tensor=tensor, model=model, prefix=prefix)
     array: np.ndarray[Any, Any]
     if given is None:
         array = np.empty(0, datatype.numpy)
@@ -115,8 +115,8 @@ def _elements(contents: Any) -> list[tuple[int, Elements]]:
     return [(number, elements) for number, elements in fields if len(elements)]
 
 
-def _large_elements(data: memoryview, tensor: str) -> list[tuple[int, Elements]]:
-    """The same out of bytes."""
+def _large_elements(data: memoryview, tensor: str, count: int) -> list[tuple[int, Elements]]:
+    """The same out of bytes. Of strings no more are read than show that there are more than `count`."""
     try:
         fields = list(each_field(data, FieldBudget(_PACKED_FIELDS_MAX)))
     except TooManyFields:
@@ -124,7 +124,7 @@ def _large_elements(data: memoryview, tensor: str) -> list[tuple[int, Elements]]
     if not fields or not all(tag in _PACKED_TAGS for tag, _, _, _ in fields):
         if len(data) <= GRPC_CONTENTS_PARSE_BYTES_MAX:
             return _elements(_parsed(data))
-        return [(8, _large_strings(data, tensor))]
+        return [(8, _large_strings(data, tensor, count))]
     arrays: dict[int, list[np.ndarray[Any, Any]]] = {}
     for tag, _, body, end in fields:
         number = _PACKED_TAGS[tag]
@@ -160,11 +160,11 @@ def _varints(packed: memoryview, tag: int) -> list[np.ndarray[Any, Any]]:
     return arrays
 
 
-def _large_strings(data: memoryview, tensor: str) -> list[bytes]:
-    """Strings, one by one: other threads have their turn in between."""
+def _large_strings(data: memoryview, tensor: str, count: int) -> list[bytes]:
+    """Strings, one by one: other threads have their turn in between. Stops when there are more than `count`."""
     strings: list[bytes] = []
     at, size = 0, len(data)
-    while at < size:
+    while at < size and len(strings) <= count:
         at += _append_short(bytes(data[at : at + _STRINGS_TOGETHER_BYTES]), strings)
         if at < size:  # a long one, or the last
             tag, _, body, end = next(each_field(data[at:], FieldBudget(1)), (0, 0, 0, 0))
@@ -211,7 +211,7 @@ def _parsed(data: bytes | memoryview) -> Any:
 
 
 def _texts(
-    elements: list[bytes], count: int, shape: tuple[int, ...], *, tensor: str, model: str, prefix: str
+    elements: Elements, count: int, shape: tuple[int, ...], *, tensor: str, model: str, prefix: str
 ) -> np.ndarray[Any, Any]:
     if len(elements) != count:
         if len(elements) < count:
@@ -219,4 +219,4 @@ def _texts(
         else:
             broken = BrokenElements(f"unexpected number of string elements {count + 1}", f"expecting {count}")
         raise InvalidArgument(broken.text(tensor=tensor, model=model, prefix=prefix))
-    return shaped(object_array(elements, (-1,)), shape, tensor)
+    return shaped(object_array(elements if type(elements) is list else list(elements), (-1,)), shape, tensor)
