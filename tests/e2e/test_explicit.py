@@ -131,7 +131,7 @@ def test_an_update_switches_and_a_failed_one_keeps_the_old(model: ModelFolder, s
         ((_, state, reason),) = states(client, model.name)
         assert state == "READY"
         assert "model.onnx" in reason
-        assert f"failed to load '{model.name}' version" in server.log
+        server.wait_log(f"failed to load '{model.name}' version")
         model.affine(1, 4)
         client.load_model(model.name)
         assert scaled(client, model.name) == 4

@@ -28,7 +28,7 @@ from tpy.telemetry.cache import cache_families
 from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample, openmetrics_page, text_page
 from tpy.telemetry.host import SERVER_FAMILIES, HostSampler, pinned_pool_families
 from tpy.telemetry.metrics import LATENCY_FAMILIES, dropped_lines_family, refused_family, render
-from tpy.telemetry.repositories import RepositoryUse, repository_families
+from tpy.telemetry.repositories import RepositoryUse, held_models, repository_families
 
 EXEMPLAR = Exemplar("4bf92f3577b34da6a3ce929d0e0e4736", 0.75, 1_763_850_000_125)
 HISTOGRAM = Histogram((0.5, 1.0), (3, 2, 1), (None, EXEMPLAR, None))
@@ -71,6 +71,7 @@ def page(*, openmetrics: bool) -> str:
         *cache_families(CacheStatistics(bytes_max=8, bytes_used=1)),
         *pinned_pool_families(1, 0),
         *repository_families([RepositoryUse("s3://bucket/a", True, 1, 2, 3)], 9),
+        held_models({"models": 3}),
         refused_family(Refusals().counts),
         dropped_lines_family({"server": 0}),
     ]
