@@ -18,7 +18,7 @@ class LossEvent(enum.Enum):
     BEGUN = "begun"
     CONFIRMED = "confirmed"
     OVER = "over"
-    """The models are there again, or so many that the rest is no loss."""
+    """Most of the models are there again."""
 
 
 class Poll(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ def failed_batch(failure: ModelFailure) -> str | dict[str, Any]:
 
 
 def no_memory(text: str) -> dict[str, Any]:
-    """In place of the answers of a batch that there is no memory for."""
+    """In place of the answers of a batch that could not be mapped for want of memory."""
     return {"code": int(ErrorCode.UNAVAILABLE), "text": text}
 
 
