@@ -48,6 +48,7 @@ class Probe:
         self._pause_s = pause_s
         self._pid = pid
         self._end = threading.Event()
+        self._connected = [threading.Event(), threading.Event()]
         resident = resident_bytes(pid)
         self.felt = Felt(resident_begin=resident, resident_peak=resident, resident_end=resident)
 
@@ -56,6 +57,8 @@ class Probe:
         threads = [threading.Thread(target=ask, daemon=True) for ask in (self._live, self._infer, self._memory)]
         for thread in threads:
             thread.start()
+        for connected in self._connected:  # an attack on the number of connections must not be over before ours are there
+            connected.wait(_PATIENCE_S)
         print(_STARTS, end="", flush=True)
         sys.stdin.read()
         self._end.wait(_SETTLES_S)
@@ -79,6 +82,7 @@ class Probe:
                 connection.close()
                 connection = self._connect()
             self.felt.live_ms_max = max(self.felt.live_ms_max, 1000 * (time.perf_counter() - began))
+            self._connected[0].set()
             self._end.wait(self._pause_s)
 
     def _infer(self) -> None:
@@ -97,6 +101,7 @@ class Probe:
                 connection = self._connect()
                 continue
             self.felt.inferences += 1
+            self._connected[1].set()
             if answer.status != 200:
                 self.felt.lost += 1
             elif document["outputs"][0]["data"] != [2 * number, 2, 4]:
