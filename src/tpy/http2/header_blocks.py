@@ -40,7 +40,7 @@ class _CountingTable(HeaderTable):
 
     @property
     def maxsize(self) -> int:
-        return self._maxsize
+        return super().maxsize
 
     @maxsize.setter
     def maxsize(self, size: int) -> None:

@@ -6,6 +6,7 @@ takes microseconds and copies.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -17,7 +18,7 @@ _Message = TypeVar("_Message", bound=betterproto2.Message)
 
 def converted(message: Message, into: type[_Message]) -> _Message:
     """`message` as an instance of `into`, which was generated from the same definition. Strings and bytes are shared."""
-    schema = into._betterproto  # type: ignore[arg-type]  # its descriptor is typed for no class
+    schema = _schema(into)
     values: dict[str, Any] = {}
     for descriptor, value in message.ListFields():
         name = schema.field_name_by_number[descriptor.number]
@@ -29,6 +30,9 @@ def converted(message: Message, into: type[_Message]) -> _Message:
             convert = _converter(field.proto_type, schema.cls_by_field.get(name))
             values[name] = [convert(each) for each in value] if field.repeated else convert(value)
     return into(**values)
+
+
+_schema = functools.cache(betterproto2.ProtoClassMetadata)
 
 
 def _converter(proto_type: str, cls: Any) -> Callable[[Any], Any]:
