@@ -43,6 +43,7 @@ class ControlPlane:
         self._plane = plane
         self._live = live
         self._stopping = False
+        self._is_withdrawn = False
         self._ready_at_stop = True
         self._turns: dict[str, _Turn] = {}
         self._waiting: set[anyio.CancelScope] = set()
@@ -54,7 +55,7 @@ class ControlPlane:
 
     def server_ready(self) -> bool:
         """See RepositoryService. Cheap: answers from the last result until the store changes."""
-        may_be_ready = self._live and (self._ready_at_stop or not self._stopping)
+        may_be_ready = self._live and not self._is_withdrawn and (self._ready_at_stop or not self._stopping)
         if not may_be_ready or not self._plane.options.strict_readiness:
             return may_be_ready
         snapshot = self._plane.store.snapshot()
@@ -131,6 +132,10 @@ class ControlPlane:
     def metrics(self) -> list[MeasuredFamily]:
         """The metrics of the repositories."""
         return self._plane.families()
+
+    def withdraw(self) -> None:
+        """The server is not ready from now on, whatever else it does: balancers are to send nothing more. Idempotent."""
+        self._is_withdrawn = True
 
     def stop(self, *, ready: bool = False) -> None:
         """Begin the shutdown: from now on nothing is loaded or unloaded, and waiting load calls are answered. The server is not

@@ -162,9 +162,9 @@ def test_the_manifests_fit_each_other_and_the_server() -> None:
         assert container[probe]["httpGet"]["path"] in ("/v2/health/live", "/v2/health/ready")
         assert container[probe]["httpGet"]["port"] in ports
         assert container[probe]["timeoutSeconds"] >= 1
-    exit_s = next(int(text.partition("=")[2]) for text in container["args"] if text.startswith("--exit-timeout-secs="))
-    pause_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert pod["terminationGracePeriodSeconds"] > exit_s + pause_s
+    flags = dict(text.removeprefix("--").split("=") for text in container["args"])
+    assert int(flags["exit-delay-secs"]) > container["readinessProbe"]["periodSeconds"]
+    assert pod["terminationGracePeriodSeconds"] > int(flags["exit-delay-secs"]) + int(flags["exit-timeout-secs"])
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
     assert container["resources"]["requests"].keys() == {"cpu", "memory"}
     security = container["securityContext"]

@@ -13,8 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
-from tritonclient.http import InferenceServerException
+from tritonclient.grpc import InferenceServerClient as GrpcClient
+from tritonclient.http import InferenceServerClient as HttpClient
+from tritonclient.http import InferenceServerException, InferInput
 
 from tests.pace import with_patience
 from tpy._proto import message_class
@@ -130,6 +133,40 @@ def test_the_second_signal_ends_at_once(repository: Path, numbers: tuple[signal.
         assert server.wait_end(WITHOUT_DELAY_S) == 130
         assert lost.exception() is not None
         wait_until(lambda: not [pid for pid in workers if is_alive(pid)])
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_the_exit_delay(repository: Path, processes: int) -> None:
+    """The server is not ready and serves, new connections too, until the delay is over or another signal comes."""
+    ModelFolder(repository, "m").config(AFFINE_CONFIG).affine(1, 2)
+    flags = ("--exit-delay-secs=1000", f"--frontend-processes={processes}")
+    with ServerProcess(*flags, repositories=[repository], expect_exit=143) as server:
+        http, rpc = HttpClient(server.http), GrpcClient(server.grpc)
+        with idle_connection(server) as connection, http, rpc:
+            assert http.is_server_ready()
+            assert rpc.is_server_ready()
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_log(r"not ready any more \(SIGTERM\)")
+            for client in (http, rpc):
+                wait_until(lambda client=client: not client.is_server_ready())
+                assert client.is_server_live()
+                assert client.is_model_ready("m")
+            with HttpClient(server.http) as newcomer:
+                tensor = InferInput("INPUT", [1, 3], "FP32").set_data_from_numpy(np.array([[1, 2, 3]], np.float32))
+                assert newcomer.infer("m", [tensor]).as_numpy("OUTPUT").tolist() == [[2, 4, 6]]
+            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = connection.recv(1000)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b"Connection: close" not in answer
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait_end(WITHOUT_DELAY_S) == 143
+
+
+def test_the_order_after_the_exit_delay(repository: Path) -> None:
+    with ServerProcess("--exit-delay-secs=1", repositories=[repository]) as server:
+        assert server.stop() == 0
+        assert server.log.index("not ready any more") < server.log.index("stopping (SIGTERM)")
 
 
 def test_the_exit_timeout(repository: Path) -> None:

@@ -64,6 +64,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     exit_on_error: bool = True
     serve_while_loading: bool = False
     exit_timeout_s: float = 30.0
+    exit_delay_s: float = 0.0
     load_threads: int = 4
     load_retries: int = 0
     backends: BackendOptions = BackendOptions()

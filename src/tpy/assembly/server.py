@@ -11,7 +11,8 @@
 
 A stop (Ctrl-C, SIGTERM, a failed start) sets `Stop.asked`; everything after that is leaving these blocks, under one deadline:
 what is not answered when the exit time-out is over is refused, and a moment later everything is cut off. Models serve
-until the ports have drained, so that who has a connection is not refused. The ports stay open as long as sequences live whose
+until the ports have drained, so that who has a connection is not refused. Before all that, with --exit-delay-secs, the server
+serves on and is only not ready, until balancers have noticed. The ports stay open as long as sequences live whose
 next requests may come through them; the server is then not ready, and begins no sequence.
 """
 
@@ -186,6 +187,8 @@ async def run_server(
                             if not stop.asked.is_set():
                                 task_status.started(Running(ports.addresses, services))
                             await stop.asked.wait()
+                            if options.exit_delay_s and outcome is Outcome.STOPPED:
+                                await _wait_noticed(options.exit_delay_s, control, readiness, stop.reason)
                             exit_s = begin_stop()
                             control_nursery.start_soon(_refuse_open_at, exit_s, data)
                             with trio.move_on_at(exit_s - SEQUENCES_STOP_RESERVE_S):
@@ -244,6 +247,15 @@ async def _publish(ports: Ports, logs: LogController, announce: Announce, stop: 
             _log.info("%s", started(name, address))
             if not logs.reaches_terminal:
                 announce(started(name, address))
+
+
+async def _wait_noticed(delay_s: float, control: ControlPlane, readiness: ReadinessSignal, reason: str) -> None:
+    """Serve as before, but say that the server is not ready, until balancers have noticed it."""
+    context = {"reason": reason, "delay_s": f"{delay_s:g}"}
+    _log.info("not ready any more (%(reason)s); requests are served for another %(delay_s)s s (--exit-delay-secs)", context)
+    control.withdraw()
+    readiness.notify()
+    await trio.sleep(delay_s)
 
 
 def _begin_stop(control: ControlPlane, data: DataPlane, readiness: ReadinessSignal, reason: str) -> None:

@@ -25,6 +25,14 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _flag(
         "General",
+        "exit-delay-secs",
+        0,
+        "Seconds after Ctrl-C or SIGTERM in which the server is not ready and still serves, new connections too, before "
+        "--exit-timeout-secs begins: the time that balancers need to notice. An addition of tpy.",
+        minimum=0,
+    ),
+    _flag(
+        "General",
         "frontend-processes",
         0,
         "Processes that serve HTTP and gRPC, an addition of tpy; 0: the server's own.",
@@ -417,7 +425,7 @@ FLAG_BY_NAME: dict[str, Flag] = {name: flag for flag in FLAGS for name in (flag.
 
 MOST_USED: Sequence[str] = (
     *("model-repository", "model-control-mode", "repository-poll-secs", "load-model", "model-load-thread-count"),
-    *("exit-on-error", "serve-while-loading", "strict-readiness", "readiness", "exit-timeout-secs", "id"),
+    *("exit-on-error", "serve-while-loading", "strict-readiness", "readiness", "exit-timeout-secs", "exit-delay-secs", "id"),
     *("http-address", "http-port", "allow-http", "grpc-address", "grpc-port", "allow-grpc", "metrics-port", "allow-metrics"),
     *("page-on-http", "management-address", "allow-openai", "openai-port", "auth-config", "frontend-processes"),
     *("log-verbose", "log-format", "log-file", "access-log", "slow-request-ms", "trace-config", "metrics-config"),

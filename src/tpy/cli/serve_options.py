@@ -45,6 +45,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     exit_timeout_secs: int
+    exit_delay_secs: int
     exit_on_error: bool
     serve_while_loading: bool
     strict_readiness: bool
@@ -124,6 +125,7 @@ def server_options(
         exit_on_error=v.exit_on_error,
         serve_while_loading=v.serve_while_loading,
         exit_timeout_s=float(v.exit_timeout_secs),
+        exit_delay_s=float(v.exit_delay_secs),
         load_threads=v.model_load_thread_count,
         load_retries=v.model_load_retry_count,
         control=_control(v, environment),
