@@ -15,6 +15,7 @@ from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, Insta
 from tpy.errors import Internal, NotFound, Unavailable
 from tpy.messages import ModelState
 from tpy.testing.loop_guard import LoopGuard
+from tpy_data.engine.instances.restarts import RestartOptions
 
 _NOT_READY = r"^Request for unknown model: '.' version 1 is not at ready state$"
 
@@ -48,7 +49,7 @@ async def require_not_ready(r: Rig) -> None:
 
 
 async def test_requests_wait_for_the_new_instance_and_readiness_says_no(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
-    async with rig(latency_ms=10, restart_wait_s=5.0) as r:
+    async with rig(latency_ms=10, restarts=RestartOptions(wait_s=5.0)) as r:
         await r.serve(config())
         await kill(r)
         waiting = [r.submit(), r.submit()]
@@ -66,7 +67,7 @@ async def test_requests_wait_for_the_new_instance_and_readiness_says_no(autojump
 async def test_they_wait_no_longer_than_that(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     backend = ScriptedBackend()
     slow_ms = 5
-    async with rig(backend=backend, load_ms=lambda worker: slow_ms, restart_wait_s=5.0) as r:
+    async with rig(backend=backend, load_ms=lambda worker: slow_ms, restarts=RestartOptions(wait_s=5.0)) as r:
         await r.serve(config())
         await trio.sleep(100)
         slow_ms = 20_000
@@ -87,7 +88,7 @@ async def test_they_wait_no_longer_than_that(autojump_clock: MockClock, loop_gua
 
 async def test_they_are_refused_when_there_will_be_none(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     backend = ScriptedBackend()
-    async with rig(backend=backend, load_ms=10, restart_wait_s=60.0) as r:
+    async with rig(backend=backend, load_ms=10, restarts=RestartOptions(wait_s=60.0)) as r:
         await r.serve(config())
         await trio.sleep(100)
 
@@ -109,7 +110,9 @@ async def test_they_are_refused_when_there_will_be_none(autojump_clock: MockCloc
 
 
 async def test_unloading_meanwhile_refuses_them(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
-    async with rig(latency_ms=10, load_ms=lambda worker: 30_000 if worker.startswith("m") else 0, restart_wait_s=5.0) as r:
+    async with rig(
+        latency_ms=10, load_ms=lambda worker: 30_000 if worker.startswith("m") else 0, restarts=RestartOptions(wait_s=5.0)
+    ) as r:
         await r.serve(config())
         await kill(r)
         began = trio.current_time()
@@ -126,7 +129,7 @@ async def test_unloading_meanwhile_refuses_them(autojump_clock: MockClock, loop_
 
 async def test_ensembles_wait_with_their_members(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     backend = MembersBackend()
-    async with rig(backend=backend, latency_ms=10, load_ms=10, restart_wait_s=5.0) as r:
+    async with rig(backend=backend, latency_ms=10, load_ms=10, restarts=RestartOptions(wait_s=5.0)) as r:
         await serve_all(r, config("a"), config("b"), CHAIN)
         backend.answers["a"] = dying
         await submit(r).final.wait()
@@ -138,3 +141,43 @@ async def test_ensembles_wait_with_their_members(autojump_clock: MockClock, loop
         await r.wait_state(1, 1, ModelState.READY, "e")
         await trio.sleep(1)
         assert stream.values == [1]
+
+
+async def test_a_crash_loop_is_unavailable_and_its_pauses_grow(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with rig(latency_ms=10, restarts=RestartOptions(wait_s=5.0, loop_failures=3, loop_window_s=300.0)) as r:
+        await r.serve(config())
+        pauses = []
+        for _ in range(6):
+            await trio.sleep(2)
+            r.backend.execute = die
+            await r.submit().wait()
+            failed_s = trio.current_time()
+            r.backend.execute = identity
+            await trio.testing.wait_all_tasks_blocked()
+            if pauses and pauses[-1] > 1:
+                assert r.states()[1, 1][0] == "UNAVAILABLE"
+                assert "crash loop: it failed 3 times in 5 minutes, last: " in r.states()[1, 1][1]
+                with pytest.raises(Unavailable):  # nothing waits for it
+                    await r.plane.check_ready("m")
+            await r.wait_state(1, 1, ModelState.READY)
+            pauses.append(round(trio.current_time() - failed_s))
+            assert values(await r.submit().wait()) == [1, 1]
+        assert pauses == [0, 0, 8, 16, 32, 60]
+        assert [each.instance_restarts for each in r.plane.statistics()] == [6]
+        await trio.sleep(301)
+        r.backend.execute = die
+        await r.submit().wait()
+        r.backend.execute = identity
+        await trio.sleep(1)
+        assert r.states()[1, 1][0] == "READY"
+
+
+async def test_none_is_a_crash_loop_by_default(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with rig(latency_ms=10, restarts=RestartOptions(wait_s=5.0)) as r:
+        await r.serve(config())
+        for _ in range(20):
+            r.backend.execute = die
+            await r.submit().wait()
+            r.backend.execute = identity
+            await trio.sleep(2)
+            assert values(await r.submit().wait()) == [1, 1]

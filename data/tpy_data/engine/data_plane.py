@@ -32,6 +32,7 @@ from tpy_data.engine.calls.model_calls import EngineCalls
 from tpy_data.engine.channels.rate_limiter import RateLimiter
 from tpy_data.engine.explanation.core.recent import recent_activity
 from tpy_data.engine.explanation.model_explanation import explain
+from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.engine.loading.loaded_version import Backends, Loader
 from tpy_data.engine.loading.placing import Machine
 from tpy_data.engine.requests.request_log import RequestLog
@@ -51,7 +52,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`load_threads_max` is --model-load-thread-count, `exit_timeout_ns` --exit-timeout-secs: how long stopping may take, from
     draining to the last unload. `load_retries` is --model-load-retry-count. `server_id` is --id. Without `cache` no
     answers are kept, without `rate_limit` nothing is. `request_timeout` is --request-timeout, `latencies` are the distributions
-    that --metrics-config asks for, `restart_wait_s` is --instance-restart-wait. `start_delay` is for tests."""
+    that --metrics-config asks for, `restarts` how failed instances are started again. `start_delay` is for tests."""
 
     load_threads_max: int = 4
     load_retries: int = 0
@@ -64,7 +65,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     start_delay: StartDelay = NO_START_DELAY
     request_timeout: RequestTimeout = RequestTimeout.QUEUE
     latencies: LatencyOptions = LatencyOptions()
-    restart_wait_s: float = 0.0
+    restarts: RestartOptions = RestartOptions()
 
 
 class DataPlane:
@@ -231,7 +232,7 @@ async def open_data_plane(
         cache=open_cache(options.cache, executor, clock, metrics),
         limiter=None if options.rate_limit is None else RateLimiter(options.rate_limit),
         latencies=options.latencies,
-        restart_wait_s=options.restart_wait_s,
+        restarts=options.restarts,
     )
     reconciler = Reconciler(store, shared)
     try:
@@ -285,6 +286,7 @@ def _statistics(model: ModelId, served: Served, *, with_latencies: bool) -> Mode
         load_duration_ns=served.load_duration_ns,
         memory_usage=served.memory_usage(),
         executing_s=served.executing_s(),
+        instance_restarts=served.restarts(),
         metric_tags=tuple(sorted(copy.config.metric_tags.items())),
         caches=caches,
         latencies=latencies,

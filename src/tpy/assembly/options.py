@@ -18,6 +18,7 @@ from tpy.telemetry.latencies import LatencyOptions
 from tpy.telemetry.traces.options import TraceOptions
 from tpy_control.options import ControlOptions
 from tpy_data.cache.options import CacheOptions
+from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.schedulers.core import NO_START_DELAY, StartDelay
 from tpy_data.schedulers.core.rate_limiter import Supply
 
@@ -75,7 +76,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     rate_limit: Supply | None = None
     start_delay: StartDelay = NO_START_DELAY
     request_timeout: RequestTimeout = RequestTimeout.QUEUE
-    instance_restart_wait_s: float = 5.0
+    restarts: RestartOptions = RestartOptions(wait_s=5.0)
     log: LogSettings = LogSettings()
     access_log: AccessLogOptions = AccessLogOptions()
     trace: TraceOptions = TraceOptions()

@@ -355,7 +355,7 @@ def _open_data_plane(
         rate_limit=options.rate_limit,
         start_delay=options.start_delay,
         request_timeout=options.request_timeout,
-        restart_wait_s=options.instance_restart_wait_s,
+        restarts=options.restarts,
         latencies=options.metrics.latencies,
     )
     return open_data_plane(

@@ -357,6 +357,16 @@ FLAGS: tuple[Flag, ...] = (
         minimum=0,
         maximum=3600,
     ),
+    _flag(
+        "Requests",
+        "crash-loop-failures",
+        0,
+        "Failures of an instance within --crash-loop-minutes that are a crash loop, an addition of tpy: it is then started again "
+        "after growing pauses, and a model without another instance is unavailable meanwhile. 0: none is.",
+        minimum=0,
+        maximum=1000,
+    ),
+    _flag("Requests", "crash-loop-minutes", 5, "The time of --crash-loop-failures.", minimum=1, maximum=1440),
     # Memory and devices
     _flag(
         "Memory",

@@ -35,6 +35,7 @@ from tpy_control.address import CloudAddress, parse_address
 from tpy_control.options import ControlMode, ControlOptions, Readiness
 from tpy_control.sources import CloudEnvironment, CloudOptions
 from tpy_data.engine.instances.gpu_limits import parse_gpu_limits
+from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.schedulers.core import StartDelay
 
 NO_ENVIRONMENT: Mapping[str, str] = {}
@@ -96,6 +97,8 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     response_cache_byte_size: int
     request_timeout: str
     instance_restart_wait: int
+    crash_loop_failures: int
+    crash_loop_minutes: int
     rate_limit: str
     rate_limit_resource: tuple[str, ...]
     host_policy: tuple[str, ...]
@@ -136,7 +139,11 @@ def server_options(
         cache=cache_options(v.cache_config, v.response_cache_byte_size, environment, v.cache_directory),
         rate_limit=rate_limit_supply(v.rate_limit, v.rate_limit_resource),
         request_timeout=RequestTimeout(v.request_timeout),
-        instance_restart_wait_s=float(v.instance_restart_wait),
+        restarts=RestartOptions(
+            wait_s=float(v.instance_restart_wait),
+            loop_failures=v.crash_loop_failures,
+            loop_window_s=60.0 * v.crash_loop_minutes,
+        ),
         log=LogSettings(
             log_file=v.log_file,
             log_info=v.log_info,

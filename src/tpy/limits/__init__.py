@@ -156,6 +156,9 @@ again at once: whoever makes it fail with requests costs the host one start a se
 WORKER_RESTART_BACKOFF_S_MAX: Final = 60
 """The pause doubles with each failure in a row up to this."""
 
+CRASH_LOOP_PAUSE_S_MIN: Final = 8
+"""The first pause in a crash loop (--crash-loop-failures): longer than what the failures before had. It doubles, too."""
+
 PRIORITY_LEVELS_MAX: Final = 1024
 """`dynamic_batching.priority_levels`: each level is a queue of its own that is looked at when a batch is formed."""
 

@@ -180,6 +180,12 @@ FAMILIES: Sequence[ModelFamily] = (
         values=_one(lambda s: s.executing_s),
     ),
     ModelFamily(
+        name="tpy_instance_restarts_total",
+        kind=MetricKind.COUNTER,
+        help="Number of instances that failed and were started again, since the model was loaded",
+        values=_one(lambda s: s.instance_restarts),
+    ),
+    ModelFamily(
         name="tpy_inference_refused_total",
         kind=MetricKind.COUNTER,
         help="Number of inference requests refused before they were queued",

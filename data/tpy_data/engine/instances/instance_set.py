@@ -30,6 +30,7 @@ class InstanceSet:
         self._numbers = itertools.count()
         self._members: list[SupervisedInstance] = []
         self._supervised: list[SupervisedInstance] = []
+        self._gone_restarts = 0  # of members that a resize sent away
         self._starting: Sequence[SupervisedInstance] = ()
 
     def alive(self) -> bool:
@@ -53,6 +54,10 @@ class InstanceSet:
     def memory_bytes(self) -> int:
         """The sum of `memory_usage`."""
         return sum([usage.byte_size for member in self._members for usage in member.memory])
+
+    def restarts(self) -> int:
+        """Instances that failed and were started again."""
+        return self._gone_restarts + sum(member.restarts for member in self._members)
 
     def executing_s(self) -> float:
         """Seconds for which one of them executes without finishing a batch, where that is long; else 0."""
@@ -102,6 +107,7 @@ class InstanceSet:
             self._nursery.start_soon(self._supervise, member, name=member.placed.placement.name)
         for member in surplus:
             self._members.remove(member)
+            self._gone_restarts += member.restarts
             member.retire()
 
     async def wait_closed(self) -> None:

@@ -22,8 +22,6 @@ from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import (
     INSTANCE_CLOSE_S_MAX,
     LONG_EXECUTION_S,
-    WORKER_RESTART_BACKOFF_S_MAX,
-    WORKER_RESTART_BACKOFF_S_MIN,
 )
 from tpy.messages import InstanceActivity, MemoryUsage
 from tpy_data.engine.channels.channel import InstanceChannel, ThreadChannel
@@ -31,6 +29,7 @@ from tpy_data.engine.channels.process_channel import open_channel
 from tpy_data.engine.channels.rate_limiter import InstanceGate
 from tpy_data.engine.instances.gpu_limits import require_share
 from tpy_data.engine.instances.instance_activity import failed_instance, live_instance
+from tpy_data.engine.instances.restarts import RestartOptions, Restarts
 from tpy_data.engine.loading.memory_meter import MemoryMeter
 from tpy_data.engine.loading.placing import PlacedInstance, devices_of
 from tpy_data.engine.loading.warmup import WarmupSample, run_samples
@@ -51,6 +50,7 @@ class InstanceRecipe(NamedTuple):
     engine: VersionEngine
     meter: MemoryMeter
     gate: InstanceGate | None = None
+    restarts: RestartOptions = RestartOptions()
     long_s: float = LONG_EXECUTION_S
     """Seconds without the end of a batch that are long."""
 
@@ -87,7 +87,7 @@ class SupervisedInstance:
         self._instance: ModelInstance | None = None
         self._channel: InstanceChannel | None = None
         self._slot: InstanceSlot | None = None
-        self._failures_in_row = 0
+        self._restarts = Restarts(recipe.restarts)
         self._started_s = 0.0
         self._long_since_s: float | None = None
         self._worked_again = trio.Event()
@@ -105,6 +105,11 @@ class SupervisedInstance:
     def executing_s(self) -> float:
         """Seconds since a batch ended, while it has one and that is long; else 0."""
         return 0.0 if self._long_since_s is None else trio.current_time() - self._long_since_s
+
+    @property
+    def restarts(self) -> int:
+        """Replacements that were started."""
+        return self._restarts.count
 
     @property
     def closing(self) -> bool:
@@ -248,18 +253,16 @@ class SupervisedInstance:
             text = "instance '%(instance)s' is still executing after %(seconds)s s:\n%(stack)s"
             _log.warning(text, {**context, "stack": thread_stack(name)})
 
-    def _pause_s(self) -> float:
-        """Before it is started again: none for one that had lived for a while, but for that again and again."""
-        pause_s: float = min(WORKER_RESTART_BACKOFF_S_MIN * 2 ** (self._failures_in_row - 1), WORKER_RESTART_BACKOFF_S_MAX)
-        if self._failures_in_row > 1:
-            return pause_s
-        return max(0.0, self._started_s + pause_s - trio.current_time())
-
     async def _restart(self) -> None:
         """Try, at once and then with growing pauses, until the instance is there or is to stop."""
         while not self._stopping.is_set():
-            self._failures_in_row += 1
-            with trio.move_on_after(self._pause_s()):
+            restarts, now_s = self._restarts, trio.current_time()
+            restarts.failed(now_s)
+            if restarts.is_loop:
+                self.reason, self.beyond_help = restarts.loop_reason(self.reason), True
+                _log.error("instance '%(instance)s' is in a %(reason)s", self._context())
+                self._on_change()
+            with trio.move_on_after(restarts.pause_s(self._started_s, now_s)):
                 await self._stopping.wait()
                 return
             try:
@@ -271,6 +274,7 @@ class SupervisedInstance:
                 )
                 self._on_change()
                 continue
+            restarts.count += 1
             _log.info("instance '%(instance)s' was started again", self._context())
             if self._stopping.is_set():
                 self._recipe.engine.remove_instance(self._number)
@@ -300,7 +304,7 @@ class SupervisedInstance:
             worker.close()
 
     def _worked(self) -> None:
-        self._failures_in_row = 0
+        self._restarts.worked()
         if self._long_since_s is not None:
             self.reported_s, self._long_since_s = 0, None
             self._worked_again.set()

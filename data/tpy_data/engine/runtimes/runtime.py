@@ -18,6 +18,7 @@ from tpy.state import UNLOADED, DesiredModel, ObservedKey, ObservedVersion, Obse
 from tpy.telemetry.latencies import LatencyOptions
 from tpy_data.engine.caching.cache_access import CacheAccess
 from tpy_data.engine.channels.rate_limiter import RateLimiter
+from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.engine.loading.loaded_version import Loader
 from tpy_data.engine.requests.latencies import VersionLatencies
 from tpy_data.engine.runtimes.core import Phase, Running
@@ -56,8 +57,7 @@ class Shared(NamedTuple):
     cache: CacheAccess | None = None
     limiter: RateLimiter | None = None
     latencies: LatencyOptions = LatencyOptions()
-    restart_wait_s: float = 0.0
-    """Time for which requests wait for an instance that is started again when there is no other."""
+    restarts: RestartOptions = RestartOptions()
 
     def latencies_of(self, config: ModelConfig) -> VersionLatencies | None:
         """Those of another version; None where no distributions are kept."""
@@ -134,6 +134,10 @@ class Runtime(ABC):
     def instances(self) -> tuple[InstanceActivity, ...]:
         """As `Served.instances`."""
         return ()
+
+    def restarts(self) -> int:
+        """As `Served.restarts`."""
+        return 0
 
     def executing_s(self) -> float:
         """As `Served.executing_s`."""

@@ -63,6 +63,10 @@ class VersionRuntime(Runtime):
             return False
         return await self._readiness.ask()
 
+    def restarts(self) -> int:
+        """As `Served.restarts`."""
+        return 0 if self._instances is None else self._instances.restarts()
+
     def executing_s(self) -> float:
         """As `Served.executing_s`."""
         return 0.0 if self._instances is None else self._instances.executing_s()
@@ -150,6 +154,7 @@ class VersionRuntime(Runtime):
                 executing,
                 shared.loader.meter,
                 gate,
+                restarts=shared.restarts,
                 long_s=min(LONG_EXECUTION_S, not_ready_after_s(loaded.config)),
             )
             self._shared_memory = loaded.memory
@@ -287,7 +292,7 @@ class VersionRuntime(Runtime):
         if instances.alive() is not self.ready:
             self.ready = not self.ready
             self._is_awaited = False
-            if not self.ready and self._shared.restart_wait_s > 0 and self._nursery is not None:
+            if not self.ready and self._shared.restarts.wait_s > 0 and self._nursery is not None:
                 self._is_awaited = True
                 self._awaiting = trio.CancelScope()
                 self._nursery.start_soon(self._wait_for_instance, self._awaiting)
@@ -300,7 +305,7 @@ class VersionRuntime(Runtime):
     async def _wait_for_instance(self, awaiting: trio.CancelScope) -> None:
         """Have requests wait for the next instance, but not for ever."""
         with awaiting:
-            await trio.sleep(self._shared.restart_wait_s)
+            await trio.sleep(self._shared.restarts.wait_s)
             self._stop_waiting()
 
     def _stop_waiting(self) -> None:

@@ -49,6 +49,10 @@ class Served(Protocol):
         """Seconds for which an instance executes without finishing a batch, where that is long; else 0."""
         ...
 
+    def restarts(self) -> int:
+        """Instances of it that failed and were started again since it was loaded."""
+        ...
+
     def instances(self) -> tuple[InstanceActivity, ...]:
         """The activity of its instances; an ensemble has none."""
         ...
