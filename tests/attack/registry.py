@@ -130,5 +130,14 @@ ATTACKS = (
     Attack("agent-closes", partial(plugins.hostile_agent, kind="closes"), live_ms_max=_STARTS_MS),
     Attack("agent-kills-group", partial(plugins.hostile_agent, kind="group"), quick=True, live_ms_max=_STARTS_MS),
     Attack("tokenizer-pipe", chats.tokenizer_pipe, quick=True, live_ms_max=_STARTS_MS),
+    Attack("chat-template-endless", chats.endless_template, quick=True, live_ms_max=_STARTS_MS),
+    Attack("chat-long-tools", partial(chats.long_chat, member="tools", megabytes=60), live_ms_max=50, kept_mib_max=250),
+    Attack(
+        "chat-long-messages",
+        partial(chats.long_chat, member="messages", megabytes=60, text="é"),
+        live_ms_max=50,
+        kept_mib_max=250,
+        peak_mib_max=500,
+    ),
     Attack("metric-labels", partial(faults.metric_labels, labels=20_000)),
 )

@@ -164,6 +164,7 @@ ATTACKS: dict[str, tuple[int, Callable[[], bytes]]] = {
     ),
     "generate": (200, lambda: post("/v2/models/numbers/generate", filled(b'{"INPUT0":[', b"0,", b"0]}", 10 * MB))),
     "generate parameters": (400, lambda: post("/v2/models/numbers/generate", b"{" + members(FULL) + b"}")),
+    "a text for a number": (400, lambda: post("/v2/models/numbers/generate", filled(b'{"INPUT0":"', b"x", b'"}', FULL))),
     "load": (400, lambda: post("/v2/repository/models/numbers/load", filled(b'{"x":[', b"{},", b"{}]}", FULL))),
     "many files": (400, lambda: post("/v2/repository/models/x/load", b'{"parameters":{' + members(200_000) + b"}}")),
     "settings": (400, lambda: post("/v2/logging", filled(b'{"x":[', b"{},", b"{}]}", FULL))),

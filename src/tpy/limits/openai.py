@@ -38,3 +38,12 @@ OPENAI_TEMPLATES_MAX: Final = 64
 
 OPENAI_TOOL_CALLS_CHARACTERS_MAX: Final = 128 * 1024
 """Text of calls of tools, which is held back until it is complete: the bound of Triton's frontend. Longer text is text."""
+
+OPENAI_TEMPLATE_S_MAX: Final = 10.0
+"""Processor time of a chat template for one conversation: the longest that bodies have room for take a second."""
+
+OPENAI_PROMPT_CHARACTERS_MAX: Final = 256 * MIB
+"""Text that a chat template writes, or has in one value: above what it makes of the largest body."""
+
+OPENAI_TEMPLATE_COUNT_MAX: Final = 10_000
+"""Counts and widths that filters and methods of text get in a chat template: what they make has that many parts."""

@@ -155,7 +155,8 @@ class OpenAiApi:
             with requests.bounded_depth():
                 conversation = requests.conversation_of(messages)
             template = template_of(model.description.name, parameters, self._template)
-            return template.render(conversation, tools), not tools or template.takes_tools()
+            text = template.render(conversation, tools, trio.from_thread.check_cancelled)
+            return text, not tools or template.takes_tools()
 
         with held(model):
             return await run_in_thread(render, limiter=self._endpoint.threads)

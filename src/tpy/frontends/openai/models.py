@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 
 from tpy import limits
-from tpy.echo import echo
 from tpy.errors import Internal, InvalidArgument, Unsupported
+from tpy.frontends.http.codec.document import shown
 from tpy.frontends.http.codec.long_json import write_long
 from tpy.messages import DataType, InferenceResponse, ModelDescription, ParameterValue, Tensor, TensorDescription, held_bytes
 from tpy.units import KIB
@@ -144,9 +144,7 @@ def _tensor(described: TensorDescription, value: object) -> Tensor:
             array = np.array(elements, described.datatype.numpy)
         return Tensor(described.name, described.datatype, array.reshape(shape))
     except (TypeError, ValueError, OverflowError):
-        raise InvalidArgument(
-            f"'{described.name}': {echo(str(value))} is not a value of type {described.datatype.value}"
-        ) from None
+        raise InvalidArgument(f"'{described.name}': {shown(value)} is not a value of type {described.datatype.value}") from None
 
 
 def _is_value(value: object, datatype: DataType) -> bool:

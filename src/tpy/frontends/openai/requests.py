@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from tpy import limits
-from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.cutting import load_in_pieces
+from tpy.frontends.http.codec.document import shown
 from tpy.frontends.http.codec.pieces import LongArray, LongString, Sizes
 from tpy.units import KIB
 
@@ -195,7 +195,7 @@ def check(request: CompletionRequest | ChatRequest) -> None:
         return
     form = (request.response_format or {}).get("type", "text")
     if form != "text":
-        raise InvalidArgument(f"'response_format': only 'text' is supported, got '{echo(str(form))}'")
+        raise InvalidArgument(f"'response_format': only 'text' is supported, got {shown(form)}")
     if request.tool_choice not in (None, "auto", "none"):
         raise InvalidArgument("'tool_choice': only 'auto' and 'none' are supported")
 
@@ -243,7 +243,7 @@ def _text_of(parts: list[dict[str, Any]], at: int) -> str:
     texts = []
     for part in parts:
         if part.get("type") != "text" or not isinstance(part.get("text"), str):
-            kind = echo(str(part.get("type")))
-            raise InvalidArgument(f"only text is supported in messages, got a part of type '{kind}' - at `$.messages[{at}]`")
+            kind = shown(part.get("type"))
+            raise InvalidArgument(f"only text is supported in messages, got a part of type {kind} - at `$.messages[{at}]`")
         texts.append(part["text"])
     return "\n".join(texts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -13,13 +13,15 @@ import jinja2
 import jinja2.meta
 import msgspec
 from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tpy import limits
+from tpy.echo import echo
 from tpy.errors import InvalidArgument, TpyError, Unsupported
 from tpy.files import read_file
+from tpy.frontends.http.codec.long_json import write_long
+from tpy.frontends.openai.sandbox import BoundedEnvironment, bounded
 
-_REFUSALS = (jinja2.TemplateError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError)
+_REFUSALS = (jinja2.TemplateError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError, MemoryError)
 """The exceptions of a template that runs; RuntimeError is of recursion without an end."""
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -31,17 +33,24 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     tokens: Mapping[str, str] = {}
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
-        """The prompt that asks for the next message of the assistant. Raises InvalidArgument for messages that the template
-        refuses, and Unsupported for a template that is none."""
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        check_cancelled: Callable[[], object] = lambda: None,
+    ) -> str:
+        """The prompt that asks for the next message of the assistant. `check_cancelled` is called all the time, and may raise.
+        Raises InvalidArgument for messages that the template refuses, or takes too long for, and Unsupported for a template that
+        is none."""
         try:
             template = _compiled(self.text)
         except jinja2.TemplateSyntaxError as error:
             raise Unsupported(f"the chat template is not Jinja: {error.message} (line {error.lineno})") from None
         try:
-            return template.render(messages=messages, tools=tools, documents=None, add_generation_prompt=True, **self.tokens)
+            with bounded(check_cancelled):
+                return template.render(messages=messages, tools=tools, documents=None, add_generation_prompt=True, **self.tokens)
         except _REFUSALS as error:
-            raise InvalidArgument(f"the chat template refuses the messages: {error}") from None
+            raise InvalidArgument(f"the chat template refuses the messages: {echo(str(error))}") from None
 
     def takes_tools(self) -> bool:
         """Returns True if the template does something with tools."""
@@ -132,7 +141,7 @@ def _compiled(text: str) -> jinja2.Template:
 
 
 def _environment() -> jinja2.Environment:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
@@ -141,7 +150,7 @@ def _environment() -> jinja2.Environment:
 
 def _to_json(value: object, indent: int | None = None, **_: object) -> str:
     """Without the escapes for HTML that Jinja's own filter makes."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return write_long(value, ascii_only=False, indent=indent)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -96,6 +96,9 @@ def shown(value: object) -> str:
         return "an object"
     if type(value) is LongString:
         return "a long text"
+    if isinstance(value, str) and len(value) > _SHOWN_CHARACTERS_MAX:
+        beginning = json.dumps(value[:_SHOWN_CHARACTERS_MAX], ensure_ascii=False)[:-1]
+        return f"{beginning}... ({len(value) - _SHOWN_CHARACTERS_MAX} more characters)"
     return echo(json.dumps(value, ensure_ascii=False), _SHOWN_CHARACTERS_MAX)
 
 
