@@ -25,6 +25,7 @@ import trio
 from tpy.clock import SystemClock
 from tpy.errors import TpyError, Unavailable
 from tpy.frontends.table import frontends
+from tpy.limits import LOST_LINES_TOLD_S
 from tpy.regions import maps
 from tpy.reloading import reload, reloaded
 from tpy.remote import EngineGone, EngineLink, open_engine, remote_services
@@ -98,17 +99,18 @@ async def _serve(connection: socket.socket, own: int, peer: int) -> None:
         engine.on_log_settings = logs.apply
         try:
             with reloaded(logs.reopen), maps.guarded() if engine.replica.server.shared_memory is None else nullcontext():
-                await _serve_ports(options, engine)
+                await _serve_ports(options, engine, logs)
         finally:
             logs.remove()
 
 
-async def _serve_ports(options: FrontendOptions, engine: EngineLink) -> None:
+async def _serve_ports(options: FrontendOptions, engine: EngineLink, logs: LogController) -> None:
     """Until the engine asks to stop and what is in flight is answered."""
     services, clock, stop = remote_services(engine), SystemClock(), engine.stop_asked
     try:
         async with trio.open_nursery() as reloading:
             await reloading.start(_reload_at_signals)
+            reloading.start_soon(_tell_lost_lines, engine, logs)
             async with trio.open_nursery() as ports:
                 for name, port in options.ports.items():
                     frontend = frontends()[name].load()
@@ -126,6 +128,17 @@ async def _reload_at_signals(task_status: trio.TaskStatus[None] = trio.TASK_STAT
         task_status.started()
         async for _ in received:
             reload(signal.SIGHUP.name)
+
+
+async def _tell_lost_lines(engine: EngineLink, logs: LogController) -> None:
+    """Tell the engine, whose metrics count them, of lines of this process's log that could not be written."""
+    told = 0
+    while True:
+        lost = logs.dropped
+        if lost > told:
+            engine.send_lost_lines(lost - told)
+            told = lost
+        await trio.sleep(LOST_LINES_TOLD_S)
 
 
 def _sockets(descriptors: Sequence[int]) -> list[socket.socket]:

@@ -317,7 +317,11 @@ class MetricsService(Protocol):
 
 
 class LogService(Protocol):
-    """The newest lines of the log."""
+    """The newest lines of the log, and the number of those that frontend processes lost."""
+
+    def lost(self, lines: int) -> None:
+        """Count lines that could not be written in time in a process other than the engine's."""
+        ...
 
     async def lines_after(self, number: int) -> Sequence[LogLine]:
         """The lines that are kept and have a higher number, the oldest first."""

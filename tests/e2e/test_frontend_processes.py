@@ -3,11 +3,13 @@ it."""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
 import queue
 import re
+import resource
 import signal
 import socket
 import sys
@@ -250,6 +252,28 @@ def test_requests_of_a_process_that_dies_are_cancelled(rig: Rig) -> None:
     wait_until(lambda: len(rig.frontends()) == COUNT and not set(victims) & set(rig.frontends()))
     with tritonclient.http.InferenceServerClient(rig.server.http) as connected:
         assert _infer((tritonclient.http, connected), "floats", np.ones((1, 1), np.float32), "FP32").tolist() == [[1.0]]
+
+
+def test_lines_that_a_process_loses_are_on_the_page_of_the_server(tmp_path: Path) -> None:
+    """Its log may not grow any more; the server's may."""
+    gated = build(tmp_path / "models")
+    log, series = tmp_path / "log", 'tpy_log_lines_dropped_total{log="server"}'
+    flags = ("--frontend-processes=1", f"--log-file={log}", "--log-verbose=1", "--model-control-mode=explicit")
+    with ServerProcess(*flags, repositories=[tmp_path / "models"]) as server:
+        (process,) = Rig(server, gated).frontends()
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (0, 0))
+
+        host, _, port = server.grpc.rpartition(":")
+
+        def lost() -> float:
+            with socket.create_connection((host, int(port))) as connection:
+                connection.sendall(b"no HTTP/2, which is in the verbose log" * 9)
+                with contextlib.suppress(ConnectionResetError):
+                    while connection.recv(4096):
+                        pass
+            return metrics(server)[series]
+
+        wait_until(lambda: lost() > 0)
 
 
 def _is_replaced(rig: Rig, victim: int) -> bool:

@@ -74,7 +74,10 @@ async def test_log_traces_and_checks_are_those_of_the_engine() -> None:
         fakes.log, fakes.traces, fakes.checks = tail, traces, checks = LogTail(), FakeTraces(), FakeChecks()
         for number in range(3):
             tail.append(f"line {number}")
+        sides.services.log.lost(2)
+        sides.services.log.lost(3)
         assert await sides.services.log.lines_after(1) == await tail.lines_after(1) != []
+        assert tail.lost_count == 5
         assert await sides.services.traces.recent_after(1) == await traces.recent_after(1) != []
         here = await sides.services.checks.check_config("m", "{}")
         assert here == await checks.check_config("m", "{}")

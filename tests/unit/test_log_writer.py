@@ -114,6 +114,38 @@ def test_the_log_says_once_how_many_lines_were_lost(pipe: Pipe) -> None:
     assert pipe.read.count(b"lines were dropped") == 1
 
 
+@pytest.mark.parametrize("lines", [1, 3])
+def test_lines_wait_while_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    stream = io.StringIO()
+    writer = LogWriter(LogStream(stream), on_recovered=lambda _: None)
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        for _ in range(lines):
+            writer.write("a line\n")
+    if lines > 1:
+        writer.write("a line\n")  # the thread starts now; or else with `close`
+        writer.flush()
+        assert stream.getvalue() == (lines + 1) * "a line\n"
+    writer.close()
+    assert stream.getvalue().startswith(lines * "a line\n")
+    assert writer.dropped == 0
+
+
+def test_lines_that_nobody_can_ever_write_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    writer = LogWriter(LogStream(io.StringIO()), on_recovered=lambda _: None)
+    for _ in range(_FITS + 10):
+        writer.write(_LINE)
+    assert writer.dropped == 10
+    writer.close()
+
+
 def test_the_access_log_is_bounded_alike(tmp_path: Path) -> None:
     fifo = tmp_path / "access"
     os.mkfifo(fifo)

@@ -17,5 +17,8 @@ processes do not mix."""
 LOG_PAUSE_S: Final = 0.01
 """From one write to the next: lines that come meanwhile are written together, which costs a tenth of a wake-up for each."""
 
+LOST_LINES_TOLD_S: Final = 1.0
+"""From one report of a frontend process about the lines of its log that were lost to the next."""
+
 LOG_CLOSE_S_MAX: Final = 1.0
 """At the end the lines that wait may take so long; a pipe that nobody reads keeps no server."""

@@ -115,6 +115,9 @@ class FrontendSession:
                 self._records.finish(message)
             case m.Refused():
                 self._services.refusals.count(message.reason)
+            case m.LostLines():
+                if self._services.log is not None:
+                    self._services.log.lost(message.lines)
             case m.Release():
                 for offset in message.offsets:
                     self._own.release(offset)

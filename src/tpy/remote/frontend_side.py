@@ -101,6 +101,10 @@ class EngineLink:
         """A port has refused a request for this reason, before it came to a model."""
         self._link.send(m.Refused(reason))
 
+    def send_lost_lines(self, lines: int) -> None:
+        """Lines of this process's log could not be written in time."""
+        self._link.send(m.LostLines(lines))
+
     def hold(self, copy: int) -> None:
         """Have the engine keep a copy of a version, also when it is not in the replica any more."""
         self._link.send(m.Hold(copy))

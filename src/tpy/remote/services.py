@@ -158,6 +158,10 @@ class RemoteLog:
     def __init__(self, engine: EngineLink) -> None:
         self._engine = engine
 
+    def lost(self, lines: int) -> None:
+        """See LogService."""
+        self._engine.send_lost_lines(lines)
+
     async def lines_after(self, number: int) -> Sequence[LogLine]:
         """See LogService."""
         return await self._engine.ask(m.LogLines(number), list[LogLine])

@@ -16,6 +16,8 @@ class LogTail:
     def __init__(self, *, lines_max: int = LOG_TAIL_LINES_MAX) -> None:
         self._lines = deque[LogLine](maxlen=lines_max)
         self._count = 0
+        self.lost_count = 0
+        """The lines of frontend processes that were lost."""
 
     def append(self, text: str) -> None:
         """Keep a line; the oldest one goes when there are too many."""
@@ -23,6 +25,10 @@ class LogTail:
             text = text[:LOG_TAIL_LINE_CHARACTERS_MAX] + " ..."
         self._count += 1
         self._lines.append(LogLine(number=self._count, text=text))
+
+    def lost(self, lines: int) -> None:
+        """See LogService."""
+        self.lost_count += lines
 
     async def lines_after(self, number: int) -> list[LogLine]:
         """See LogService."""

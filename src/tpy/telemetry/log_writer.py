@@ -106,6 +106,9 @@ class LogWriter:
         """Write what waits, for a moment at most, and end."""
         self._closing.set()
         self._wake.release()
+        with self._lock:
+            if self._waiting and self._thread is None:
+                self._start()
         if self._thread is None:
             self._destination.close()
         else:
@@ -114,11 +117,17 @@ class LogWriter:
     def _put(self, item: str | LogFile) -> None:
         self._waiting.append(item)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-            self._thread.start()
+            self._start()
         elif self._asleep:
             self._asleep = False
             self._wake.release()
+
+    def _start(self) -> None:
+        """Start the thread. Where the machine has none left, lines wait, as far as they fit, and the next one tries again."""
+        thread = threading.Thread(target=self._run, name="log", daemon=True)
+        with contextlib.suppress(RuntimeError):
+            thread.start()
+            self._thread = thread
 
     def _run(self) -> None:
         while True:

@@ -189,8 +189,8 @@ class LogController:
 
     @property
     def dropped(self) -> int:
-        """The number of lines that could not be written in time."""
-        return self._handler.writer.dropped
+        """The number of lines that could not be written in time, here and in frontend processes."""
+        return self._handler.writer.dropped + self.tail.lost_count
 
     @property
     def reaches_terminal(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -163,6 +163,12 @@ class Refused(msgspec.Struct, frozen=True, array_like=True):
     """A request was refused there before it came to a model, for one of the reasons of `tpy.refusals`."""
 
     reason: str
+
+
+class LostLines(msgspec.Struct, frozen=True, array_like=True):
+    """Lines of the log over there could not be written in time, since the last message of this kind."""
+
+    lines: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True):
@@ -399,6 +405,7 @@ class Kind(enum.IntEnum):
     FORGET_REGION = 17
     FINISHED = 18
     REFUSED = 19
+    LOST_LINES = 20
 
 
 FROM_FRONTEND: dict[int, type[msgspec.Struct]] = {
@@ -413,6 +420,7 @@ FROM_FRONTEND: dict[int, type[msgspec.Struct]] = {
     Kind.TAKEN: Taken,
     Kind.FINISHED: Finished,
     Kind.REFUSED: Refused,
+    Kind.LOST_LINES: LostLines,
     Kind.CALL: Call,
     Kind.GIVE_UP: CancelCall,
     Kind.RELEASE: Release,
