@@ -8,6 +8,7 @@ import os
 import re
 import ssl
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.backends import onnx_models
 from tests.cloud_servers import BUCKET, KEYS, Answer, Fault, FaultyProxy, S3Server, refuse
 from tpy import limits
 from tpy.errors import Unavailable
+from tpy.testing.loop_guard import LoopGuard
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control.core.scan import ModelLocation
 from tpy_control.sources import CloudEnvironment
@@ -427,3 +429,41 @@ async def test_the_log_tells_the_latest_cause_once(
         ["ExpiredToken"],
         ["ExpiredToken"],
     ]
+
+
+def _of_many(count: int) -> Fault:
+    """A bucket with one model of so many objects."""
+
+    def fault(path: str, answer: Answer) -> None:
+        query = parse_qs(urlsplit(path).query)
+        prefix = query["prefix"][0]
+        if "delimiter" in query:
+            found, more = f"<CommonPrefixes><Prefix>{prefix}m/</Prefix></CommonPrefixes>", ""
+        else:
+            begin = int(query.get("continuation-token", ["0"])[0])
+            end, model = min(begin + 1000, count), prefix if prefix.endswith("/m/") else f"{prefix}m/"
+            kept = "<Size>9</Size><ETag>&quot;0123456789abcdef&quot;</ETag><LastModified>2025-01-01T00:00:00.000Z</LastModified>"
+            keys = [f"{model}1/{number:06d}" for number in range(begin, end)]
+            found = "".join(f"<Contents><Key>{key}</Key>{kept}</Contents>" for key in keys)
+            more = f"<NextContinuationToken>{end}</NextContinuationToken>" if end < count else ""
+        is_cut = "true" if more else "false"
+        answer.status, answer.headers = 200, {"Content-Type": "application/xml"}
+        answer.content = f"<ListBucketResult><IsTruncated>{is_cut}</IsTruncated>{more}{found}</ListBucketResult>".encode()
+
+    return fault
+
+
+async def test_a_model_of_many_objects_holds_up_nobody(
+    proxy: FaultyProxy, prefix: str, tmp_path: Path, loop_guard: LoopGuard
+) -> None:
+    """Its listing, its fingerprint, and all of its scan but the downloads, for which there is no room."""
+    count = 90_000
+    proxy.fault = _of_many(count)
+    async with opened(proxy.host, prefix, tmp_path, bytes_max=1) as source:
+        (location,) = await source.list_models()
+        (fingerprint,) = await source.fingerprints([location])
+        assert fingerprint is not None
+        assert len(fingerprint.stat_keys) == count
+        scan = await source.scan(location, config_name="")
+        assert scan is not None
+        assert f"its {9 * count} bytes do not fit" in scan.error

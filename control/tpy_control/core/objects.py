@@ -41,6 +41,11 @@ class ModelListing(msgspec.Struct, frozen=True, kw_only=True):
         return sum(file.size_bytes for file in self.files)
 
     @property
+    def newest_ns(self) -> int:
+        """When the newest file was written."""
+        return max((file.modified_ns for file in self.files), default=0)
+
+    @property
     def fingerprint(self) -> DirectoryFingerprint:
         """Changes with each object that is written, added or removed."""
         if self.error:
@@ -96,6 +101,16 @@ def listing_of(objects: Iterable[CloudObject]) -> ModelListing:
         if found.pop(path).size_bytes:
             return ModelListing(error=f"'{echo(path)}' is an object and a folder of others; a disk can hold one of them")
     return ModelListing(files=tuple(sorted(found.values(), key=lambda file: file.path)), folders=tuple(sorted(folders)))
+
+
+def listings_of(objects: Iterable[CloudObject]) -> dict[str, ModelListing]:
+    """The listings of the models of a repository, by name; the paths of its objects begin with the names."""
+    by_model: dict[str, list[CloudObject]] = {}
+    for one in objects:
+        name, separator, path = one.path.partition("/")
+        if separator:
+            by_model.setdefault(name, []).append(msgspec.structs.replace(one, path=path))
+    return {name: listing_of(found) for name, found in by_model.items()}
 
 
 def plan_of(listing: ModelListing, have: Mapping[str, LocalFile]) -> Plan:

@@ -23,7 +23,7 @@ from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.repositories import RepositoryUse, repository_families
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control.address import CloudAddress
-from tpy_control.core.objects import CloudObject, ModelListing, listing_of, plan_of
+from tpy_control.core.objects import ModelListing, listings_of, plan_of
 from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
 from tpy_control.sources.cloud.bucket import Bucket, require_library
 from tpy_control.sources.cloud.copies import CopyKey, LocalCopies, folder_name, models_folder
@@ -146,7 +146,8 @@ class CloudSource(RepositorySource):
                     await self._list_all(repository)
                 except CloudError as error:
                     self._left(repository, error)
-        return [self._fingerprint(location) for location in locations]
+        states = [self._state(location) for location in locations]
+        return await anyio.to_thread.run_sync(lambda: [None if state is None else state.fingerprint for state in states])
 
     async def prefetch(self, locations: Sequence[ModelLocation]) -> None:
         """Download models that are about to be scanned, some at a time."""
@@ -189,9 +190,13 @@ class CloudSource(RepositorySource):
             if listing is None:
                 self._being_prepared.discard(self._key(location))
                 return None
-            look = functools.partial(self._disk.scan, self._local(location), config_name)
-            scan = await anyio.to_thread.run_sync(look, abandon_on_cancel=True)
-            return None if scan is None else msgspec.structs.replace(scan, location=location, fingerprint=listing.fingerprint)
+            look = functools.partial(self._look, location, listing, config_name)
+            return await anyio.to_thread.run_sync(look, abandon_on_cancel=True)
+
+    def _look(self, location: ModelLocation, listing: ModelListing, config_name: str) -> ModelScan | None:
+        """Scan a copy. Blocks."""
+        scan = self._disk.scan(self._local(location), config_name)
+        return None if scan is None else msgspec.structs.replace(scan, location=location, fingerprint=listing.fingerprint)
 
     async def md5(self, location: ModelLocation, path: str) -> str | None:
         """Of the copy."""
@@ -315,40 +320,37 @@ class CloudSource(RepositorySource):
 
     async def _list_all(self, repository: _Repository) -> None:
         known = self._copies.some_file(repository.address)
-        objects = functools.partial(repository.bucket.objects, known=known, check=anyio.from_thread.check_cancelled)
+        check = anyio.from_thread.check_cancelled
+
+        def listings() -> dict[str, ModelListing]:
+            return listings_of(repository.bucket.objects(known=known, check=check))
+
         try:
-            found = await self._ask(repository, objects, limits.CLOUD_LIST_S_MAX)
+            found = await self._ask(repository, listings, limits.CLOUD_LIST_S_MAX)
         except CloudError as error:
             if error.kind is not CloudErrorKind.BROKEN:
                 raise
             # A key somewhere that is no path: it must not hide the other models.
             repository.all_objects = {name: await self._list_one(repository, name) for name in repository.names or ()}
             return
-        by_model: dict[str, list[CloudObject]] = {}
-        for one in found:
-            name, separator, path = one.path.partition("/")
-            if separator:
-                by_model.setdefault(name, []).append(msgspec.structs.replace(one, path=path))
-        repository.all_objects = {name: listing_of(by_model[name]) for name in by_model}
+        repository.all_objects = found
         self._came_back(repository)
 
     async def _list_one(self, repository: _Repository, name: str) -> ModelListing:
         """The listing of one model; empty if it is gone."""
-        objects = functools.partial(
-            repository.bucket.objects,
-            name,
-            known=self._copies.some_file(repository.address, name),
-            objects_max=limits.MODEL_FILES_MAX,
-            check=anyio.from_thread.check_cancelled,
-        )
+        known = self._copies.some_file(repository.address, name)
+        check = anyio.from_thread.check_cancelled
+
+        def listing() -> ModelListing:
+            objects = repository.bucket.objects(name, known=known, objects_max=limits.MODEL_FILES_MAX, check=check)
+            return listings_of(objects).get(name, ModelListing())
+
         try:
-            found = await self._ask(repository, objects, limits.CLOUD_LIST_S_MAX)
+            return await self._ask(repository, listing, limits.CLOUD_LIST_S_MAX)
         except CloudError as error:
             if error.kind is not CloudErrorKind.BROKEN:
                 raise
             return ModelListing(error=error.text)
-        start = len(name) + 1
-        return listing_of(msgspec.structs.replace(one, path=one.path[start:]) for one in found if len(one.path) >= start)
 
     async def _ask(self, repository: _Repository, work: Callable[[], _T], seconds: float) -> _T:
         """Ask the provider in a thread; one that does not answer in time is left behind. Where it refuses the credentials, and
@@ -420,16 +422,19 @@ class CloudSource(RepositorySource):
         """The listing of one model, when its newest object is as old as `settle_ns`: an upload may be going on. By the clocks of
         the provider and of this machine; a difference between them costs no more than `settle_ns`."""
         listing = await self._list_one(repository, name)
-        newest_ns = max((file.modified_ns for file in listing.files), default=0)
+        is_copy, newest_ns = await anyio.to_thread.run_sync(
+            lambda: (self._copies.is_copy_of(repository.address, name, listing), listing.newest_ns)
+        )
         young_ns = newest_ns + self._options.settle_ns - self._clock.wall_ms() * NS_PER_MS
-        if not listing.error and young_ns > 0 and not self._copies.is_copy_of(repository.address, name, listing):
+        if not listing.error and young_ns > 0 and not is_copy:
             await anyio.sleep(min(young_ns, self._options.settle_ns) / NS_PER_S)
             listing = await self._list_one(repository, name)
         return listing
 
     async def _require_unchanged(self, repository: _Repository, name: str, listing: ModelListing) -> None:
         """Raises CHANGED if a model that was downloaded has other objects now: then it is being uploaded."""
-        if (await self._list_one(repository, name)).fingerprint != listing.fingerprint:
+        now = await self._list_one(repository, name)
+        if await anyio.to_thread.run_sync(lambda: now.fingerprint != listing.fingerprint):
             cause = "objects were written or removed during the download: try again when the upload is complete"
             raise about(repository.address, cause, CloudErrorKind.CHANGED, key=repository.address.key(name))
 
@@ -446,9 +451,9 @@ class CloudSource(RepositorySource):
         """Bring a copy up to date."""
         address, name = repository.address, location.name
         try:
-            have = await anyio.to_thread.run_sync(functools.partial(self._copies.have, address, name))
-            plan = plan_of(listing, have)
-            is_complete = self._copies.is_copy_of(address, name, listing)
+            plan, is_complete = await anyio.to_thread.run_sync(
+                lambda: (plan_of(listing, self._copies.have(address, name)), self._copies.is_copy_of(address, name, listing))
+            )
             if plan.fetch or plan.remove or not is_complete:
                 protected = self._protected()
                 room = functools.partial(self._copies.make_room, address, name, listing.size_bytes, protected)
@@ -467,13 +472,13 @@ class CloudSource(RepositorySource):
         backends = {CopyKey(folder_name(one.address), BACKENDS_FOLDER) for one in self._repositories.values()}
         return self._used | self._being_prepared | backends
 
-    def _fingerprint(self, location: ModelLocation) -> DirectoryFingerprint | None:
+    def _state(self, location: ModelLocation) -> ModelListing | None:
+        """The objects of a model as far as they are known, or why they are not; None if there are none."""
         repository = self._repositories[location.repository]
         if repository.all_objects is not None and not (repository.away and location.name in repository.known):
             listing = repository.all_objects.get(location.name)
-            return None if listing is None or not (listing.files or listing.folders or listing.error) else listing.fingerprint
-        known = repository.known.get(location.name)
-        return DirectoryFingerprint(error=repository.away) if known is None else known.fingerprint
+            return None if listing is None or not (listing.files or listing.folders or listing.error) else listing
+        return repository.known.get(location.name, ModelListing(error=repository.away))
 
     def _warn_unlistable(self, repository: _Repository, error: CloudError) -> None:
         """Folders cannot be listed; said once."""
