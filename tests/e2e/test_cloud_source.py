@@ -392,6 +392,23 @@ async def test_tls_with_an_authority_of_ones_own(
             assert not (await scan_of(source)).error
 
 
+async def test_a_redirect_does_not_lead_out_of_tls(
+    s3: S3Server, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def redirect(path: str, answer: Answer) -> None:
+        answer.status, answer.headers["Location"] = 307, f"http://{elsewhere.host}{path}"
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "ca.pem"))
+    with FaultyProxy(s3.host, context) as proxy, FaultyProxy(s3.host) as elsewhere:
+        proxy.fault = redirect
+        async with opened(f"https://{proxy.host}", prefix, tmp_path) as source:
+            with pytest.raises(Unavailable, match=r"https://.* redirects to an address without TLS, which is not followed"):
+                await source.list_models()
+        assert elsewhere.requests == []
+
+
 async def test_a_public_bucket_needs_no_credentials(s3: S3Server, prefix: str, tmp_path: Path) -> None:
     affine(s3, prefix, "m", 2)
     s3.publish(f"{prefix}/m/")

@@ -200,7 +200,8 @@ def _open(
         settings["skip_signature"] = True
     common: dict[str, Any] = {
         "client_options": {
-            "allow_http": True,  # of endpoints that the operator names; the providers' own are HTTPS
+            # Of an endpoint that the operator names so. The library follows redirects: from HTTPS they must not lead out of it.
+            "allow_http": any(str(value).startswith("http://") for value in access.settings.values()),
             "connect_timeout": datetime.timedelta(seconds=connect_s),
             "read_timeout": datetime.timedelta(seconds=limits.CLOUD_READ_S_MAX),
             "timeout": datetime.timedelta(seconds=limits.CLOUD_REQUEST_S_MAX),

@@ -128,6 +128,8 @@ def _connection(address: CloudAddress, text: str, name: str) -> str:
     """The cause of a request that got no answer."""
     found = re.search(r"(?:GET|HEAD|POST|PUT) (https?://)(?:[^/\s?]*@)?([^/\s?@]+)", text)  # a password may be before the host
     host = f"{found[1]}{found[2]}" if found else "the endpoint"
+    if "BadScheme" in text:
+        return f"{host} redirects to an address without TLS, which is not followed"
     if "redirect" in text:
         return f"{host} redirects: the bucket is in another region: set AWS_DEFAULT_REGION"
     if "dns error" in text:
