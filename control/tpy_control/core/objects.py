@@ -42,7 +42,7 @@ class ModelListing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def newest_ns(self) -> int:
-        """When the newest file was written."""
+        """The time at which the newest file was written."""
         return max((file.modified_ns for file in self.files), default=0)
 
     @property
