@@ -25,7 +25,8 @@ class Restarts:
     def __init__(self, options: RestartOptions) -> None:
         self._options = options
         self._failed_s: deque[float] = deque(maxlen=options.loop_failures)
-        self._in_row = 0
+        self.in_row = 0
+        """Failures since it executed a batch; that sets it to 0."""
         self._loops = 0
         self.count = 0
         """Instances that were started again."""
@@ -37,21 +38,17 @@ class Restarts:
 
     def failed(self, now_s: float) -> None:
         """The instance has failed, or could not be started."""
-        self._in_row += 1
+        self.in_row += 1
         self._failed_s.append(now_s)
         full = 0 < self._options.loop_failures == len(self._failed_s)
         self._loops = self._loops + 1 if full and now_s - self._failed_s[0] <= self._options.loop_window_s else 0
-
-    def worked(self) -> None:
-        """It has executed a batch."""
-        self._in_row = 0
 
     def pause_s(self, started_s: float, now_s: float) -> float:
         """Before the next start: none for an instance that had lived for a while, but for one that fails again and again."""
         if self._loops:
             return min(CRASH_LOOP_PAUSE_S_MIN * 2.0 ** min(self._loops - 1, 60), WORKER_RESTART_BACKOFF_S_MAX)
-        pause_s = min(WORKER_RESTART_BACKOFF_S_MIN * 2.0 ** min(self._in_row - 1, 60), WORKER_RESTART_BACKOFF_S_MAX)
-        return pause_s if self._in_row > 1 else max(0.0, started_s + pause_s - now_s)
+        pause_s = min(WORKER_RESTART_BACKOFF_S_MIN * 2.0 ** min(self.in_row - 1, 60), WORKER_RESTART_BACKOFF_S_MAX)
+        return pause_s if self.in_row > 1 else max(0.0, started_s + pause_s - now_s)
 
     def loop_reason(self, reason: str) -> str:
         """The reason why it serves nothing, in a crash loop."""

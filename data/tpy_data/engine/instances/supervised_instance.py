@@ -304,7 +304,7 @@ class SupervisedInstance:
             worker.close()
 
     def _worked(self) -> None:
-        self._restarts.worked()
+        self._restarts.in_row = 0
         if self._long_since_s is not None:
             self.reported_s, self._long_since_s = 0, None
             self._worked_again.set()
