@@ -103,7 +103,7 @@ def _compare_numbers(text: bytes) -> None:
 def run(chance: Chance) -> int:
     """One document, sound and then spoiled."""
     document = _document(chance, 3)
-    text = json.dumps(document, ensure_ascii=chance.random() < 0.5, indent=chance.choice((None, 0))).encode()
+    text = json.dumps(document, ensure_ascii=chance.random() < 0.5, indent=chance.choice((None, 0, 2 * _TINY.piece))).encode()
     problem, found = _read(text)
     if problem or found != _resolved(document):
         raise Violation(f"{text!r}\n  read as {found} {problem}")

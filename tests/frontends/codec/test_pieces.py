@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.cutting import load_in_pieces
 from tpy.frontends.http.codec.json_data import read_json_data
 from tpy.frontends.http.codec.json_text import parse_json
-from tpy.frontends.http.codec.pieces import LongArray, LongString, Sizes
+from tpy.frontends.http.codec.pieces import SIZES, LongArray, LongString, Sizes
 from tpy.messages import DataType
 
 TINY = Sizes(piece=40, look=4, string=8, array=3, space=2)
@@ -59,10 +60,11 @@ DOCUMENTS = st.recursive(
 class TestTinyPieces:
     """A short run of what the fuzz target of pieces tries for as long as it is given."""
 
-    @settings(max_examples=100)
-    @given(document=DOCUMENTS, spaced=st.booleans(), escaped=st.booleans())
-    def test_pieces_are_the_whole(self, document: object, *, spaced: bool, escaped: bool) -> None:
-        text = json.dumps(document, ensure_ascii=escaped, indent=0 if spaced else None, separators=(",   ", ":   ")).encode()
+    @settings(max_examples=200)
+    @given(document=DOCUMENTS, indent=st.sampled_from([None, 0, 2 * TINY.piece]), escaped=st.booleans())
+    def test_pieces_are_the_whole(self, document: object, *, indent: int | None, escaped: bool) -> None:
+        """The widest indentation is white space of more than a piece between any two tokens."""
+        text = json.dumps(document, ensure_ascii=escaped, indent=indent, separators=(",   ", ":   ")).encode()
         assert resolved(load_in_pieces(text, TINY)) == resolved(parse_json(text))
 
     @settings(max_examples=100)
@@ -139,6 +141,52 @@ def test_white_space_is_no_part_of_the_bound(where: str) -> None:
             load_in_pieces(text.encode())
     else:
         assert load_in_pieces(text.encode()) == json.loads(where % "")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "%s[1,2]",
+        "[%s1,2]",
+        "[1%s,2]",
+        "[1,%s2]",
+        "[1,2%s]",
+        "[1,2]%s",
+        "[%s]",
+        "[%s[%s1%s]%s,%s[%s2%s]%s]",
+        '["a"%s,%s"b"%s]',
+        '["%s"%%s,"b"%%s]' % ("a" * 200_000),
+        '[%%s["%s"%%s],["b"]%%s]' % ("a" * 200_000),
+        '[1,%s{"a":[1%s,2%s]}%s,3]',
+        '{"a":1%s,%s"b"%s:%s[1%s]%s}',
+    ],
+)
+def test_white_space_anywhere_is_skipped(where: str) -> None:
+    """Longer than a piece, after and before each token."""
+    count = where.count("%s")
+    text = where % ((" \t\r\n" * (SIZES.piece // 2),) * count)
+    assert resolved(load_in_pieces(text.encode())) == resolved(json.loads(where % (("",) * count)))
+
+
+@pytest.mark.parametrize("where", ["[1%s2,3]", '["a"%s"b"]', '["%s"%%s"b"]' % ("a" * 200_000), "[1%s", "[1,%s]", "[[1]%s2]", "[1%s]]"])
+def test_white_space_hides_no_mistake(where: str) -> None:
+    text = where % (" " * 2 * SIZES.piece)
+    with pytest.raises(InvalidArgument, match="failed to parse the request JSON buffer"):
+        resolved(load_in_pieces(text.encode()))
+
+
+@pytest.mark.parametrize("element", [b"1", b'"a"', b"[1]"])
+def test_white_space_takes_no_memory(element: bytes) -> None:
+    """Of 32 MiB, the pieces keep the elements."""
+    text = b"[" + b",".join([element + b" " * (2 * SIZES.piece)] * 128) + b"]"
+    tracemalloc.start()
+    try:
+        document = load_in_pieces(text)
+        assert isinstance(document, LongArray)
+        assert sum(len(flat(piece.parse())) for piece in document.pieces()) == 128
+        assert tracemalloc.get_traced_memory()[1] < len(text) // 16
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("unit", [b"{},", b"[],{},", b'{"a":1},', b'[{"a":[]}],'])

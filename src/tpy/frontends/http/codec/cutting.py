@@ -20,8 +20,7 @@ _TO_ARRAY = re.compile(rb'(?:[^"\[]++|' + _STRING + rb")*+", re.DOTALL)
 _TO_BRACKET = re.compile(rb'(?:[^"{}:\[\]]++|' + _STRING + rb")*+", re.DOTALL)
 _WITH_COMMAS = re.compile(rb'(?:(?:[^"{}:,]++|' + _STRING + rb")*+,)*+", re.DOTALL)
 _INSIDE = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
-_OPENING = re.compile(rb"[ \t\r\n\[]*+")
-_CLOSING = re.compile(rb"[ \t\r\n\]]*+")
+_SCALAR = re.compile(rb'[^ \t\r\n"{}:,\[\]]++')
 _BRACKETS_MAX = 1024
 """One behind the other: more of them no parser here takes."""
 
@@ -171,8 +170,7 @@ class _ArrayScan:
         self._depth = 1
 
     def run(self) -> bool:
-        """Returns True if it was an array without objects, of which all was scanned. One that begins with very much white space
-        is not scanned."""
+        """Returns True if it was an array without objects, of which all was scanned."""
         size, sizes = self._cutter.size, self._cutter.sizes
         look = sizes.look
         while True:
@@ -194,11 +192,10 @@ class _ArrayScan:
                 return False
             if limit < size and look < sizes.piece:
                 look *= 2
-            elif not self.pieces and _end(_SPACE, self._text, self.at, limit) == limit:
-                self.at = limit
-                return False
-            elif self._pass_long_string():
-                return True
+            else:
+                closed_behind = self._pass_long_element()
+                if closed_behind is not False:
+                    return closed_behind is True
 
     def _last_comma(self, limit: int) -> int:
         """Behind the last comma of the elements before `limit`."""
@@ -232,31 +229,46 @@ class _ArrayScan:
                     return at, True
             at += 1
 
-    def _pass_long_string(self) -> bool:
-        """Pass over an element that is a string of more than a piece, its brackets and its comma. Whether the array ended there.
-        Raises InvalidArgument for anything else of that length."""
-        start, text, size = self.at, self._text, self._cutter.size
-        piece_bytes = self._cutter.sizes.piece
-        quote = _end(_OPENING, text, start, min(start + piece_bytes, size))
-        if bytes(text[start:quote]).count(b"[") > _BRACKETS_MAX:
-            raise broken_text("Arrays are nested too deeply.", quote)
-        if quote >= size or text[quote] != _QUOTE:
-            raise broken_text("Missing a comma or ']' after an array element.", quote)
-        end = self._cutter.string_end(quote)
-        string = LongString(text, quote + 1, end - 1, piece_bytes=piece_bytes)
-        inside = self._depth + bytes(text[start:quote]).count(b"[")
-        behind = _end(_CLOSING, text, end, min(end + piece_bytes, size))
-        stop, closed = self._closing_bracket(end, behind, inside)
-        if closed:
-            self.pieces.append(Piece(start, stop, self._depth, 1, string))
-            self.at = stop + 1
-            return True
-        if behind >= size or text[behind] != _COMMA:
-            raise broken_text("Missing a comma or ']' after an array element.", behind)
-        depth = inside - bytes(text[end:behind]).count(b"]")
-        self.pieces.append(Piece(start, behind, self._depth, depth, string))
-        self.at, self._depth = behind + 1, depth
-        return False
+    def _pass_long_element(self) -> bool | None:
+        """Pass over an element that is longer than a piece, by white space or as a string, with its brackets and its comma.
+        Returns True if the array ended there, None if it is not of numbers or strings; raises InvalidArgument for anything else of
+        that length."""
+        text, size, piece_bytes = self._text, self._cutter.size, self._cutter.sizes.piece
+        start = at = self.at
+        depth, kept, scalar, string = self._depth, [], b"", None
+        while at < size:
+            behind = _end(_SPACE, text, at, min(at + piece_bytes, size))
+            if behind > at:
+                at = behind
+                continue
+            byte = text[at]
+            if byte in b"{}:":
+                self.at = at
+                return None
+            if byte == _COMMA or (byte == _CLOSE and depth == 1):
+                self.pieces.append(Piece(start, at, self._depth, depth, string, b" ".join(kept)))
+                self.at, self._depth = at + 1, depth
+                return byte == _CLOSE
+            if byte == _OPEN or byte == _CLOSE:
+                depth += 1 if byte == _OPEN else -1
+                behind = at + 1
+                kept.append(bytes(text[at:behind]))
+            elif scalar:
+                break
+            elif byte == _QUOTE:
+                behind = self._cutter.string_end(at)
+                if behind - at > piece_bytes:
+                    string = LongString(text, at + 1, behind - 1, piece_bytes=piece_bytes)
+                scalar = bytes(text[at:behind]) if string is None else b'""'
+                kept.append(scalar)
+            else:
+                behind = _end(_SCALAR, text, at, min(at + piece_bytes, size))
+                scalar = bytes(text[at:behind])
+                kept.append(scalar)
+            if len(kept) > 2 * _BRACKETS_MAX:
+                raise broken_text("Arrays are nested too deeply.", at)
+            at = behind
+        raise broken_text("Missing a comma or ']' after an array element.", at)
 
 
 def _end(pattern: re.Pattern[bytes], text: memoryview, at: int, limit: int) -> int:

@@ -93,14 +93,16 @@ class LongString:
 
 
 class Piece(NamedTuple):
-    """Elements between two commas; `depth` brackets are open before them and `depth_after` behind them. `long_string`: the only
-    element, when it is longer than a piece."""
+    """Elements between two commas; `depth` brackets are open before them and `depth_after` behind them. For one element that is
+    longer than a piece, `text` is what is left of it without white space, and without the string if that is as long:
+    `long_string`."""
 
     start: int
     end: int
     depth: int
     depth_after: int
     long_string: LongString | None = None
+    text: bytes | None = None
 
 
 class ArrayPiece(NamedTuple):
@@ -150,11 +152,14 @@ class LongArray:
         """All elements, and how many at most: nested ones are counted by their bytes. None for more than `most`, raises
         InvalidArgument for what is broken."""
         if any(piece.depth != 1 or piece.depth_after != 1 for piece in self._pieces):
-            start, end = self._pieces[0].start, self._pieces[-1].end
-            count = (end - start + 1) // 2
-            if count > most or any(piece.long_string for piece in self._pieces):
-                return None
-            whole = parse_json(b"[" + self._text[start:end] + b"]", _shift(start - 1))
+            texts: list[bytes] = []
+            count = 0
+            for piece in self._pieces:
+                texts.append(self._piece_text(piece))
+                count += (len(texts[-1]) + 1) // 2
+                if count > most or piece.long_string:
+                    return None
+            whole = parse_json(b"[" + b",".join(texts) + b"]", _shift(self._pieces[0].start - 1))
             return (whole, count) if isinstance(whole, list) else None
         found: list[Any] = []
         for piece in self.pieces():
@@ -171,11 +176,9 @@ class LongArray:
         if piece.depth > limits.JSON_DEPTH_MAX or piece.depth_after > limits.JSON_DEPTH_MAX:
             problem = f"JSON nesting depth exceeds maximum allowed limit ({limits.JSON_DEPTH_MAX})"
             raise InvalidArgument(f"Unable to parse 'data': {problem}")
-        string = piece.long_string
-        if string is None:
-            return bytes(self._text[piece.start : piece.end]).strip(_SPACE)
-        before, behind = self._text[piece.start : string.start], self._text[string.end : piece.end]
-        return bytes(before).lstrip(_SPACE) + bytes(behind).rstrip(_SPACE)
+        if piece.text is not None:
+            return piece.text
+        return bytes(self._text[piece.start : piece.end]).strip(_SPACE)
 
 
 JsonArray = list[Any] | LongArray | np.ndarray[Any, Any]
