@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -91,7 +92,8 @@ def test_requests_in_flight_are_answered(repository: Path, number: signal.Signal
         asker.wait_queued(2)
         server.process.send_signal(number)
         server.wait_log(rf"stopping \({number.name}\)")
-        server.wait_log(r"Timeout \d+: Found 1 model versions that have in-flight inferences")  # Triton's line
+        server.wait_log(r"Timeout \d+: Found 1 model versions that have in-flight inferences")  # Triton's lines, until the end
+        server.wait_log(r"Timeout \d+: Found [1-9]\d* HTTP service connections")
         host, port = server.http.split(":")
 
         def refused() -> bool:
@@ -107,6 +109,9 @@ def test_requests_in_flight_are_answered(repository: Path, number: signal.Signal
         assert [request.result() for request in (executing, *waiting)] == [1, 2, 3]
         assert server.wait_end() == 0
         assert not [pid for pid in workers if is_alive(pid)]
+        live = r'"Timeout \d+: Found %d live models and 0 in-flight non-inference requests"\n'
+        last = "All models are stopped, unloading models", live % 1, "successfully unloaded 'gated' version 1", live % 0
+        assert re.search(".*".join(last), server.log, re.DOTALL), server.log
 
 
 def test_idle_connections_do_not_hold_the_exit(repository: Path) -> None:

@@ -254,14 +254,32 @@ async def open_data_plane(
 
 
 async def _shut_down(reconciler: Reconciler, timeout_ns: int) -> None:
+    """Unload everything. The log has Triton's lines."""
+    _log.info("All models are stopped, unloading models")
     reconciler.close()
     with trio.move_on_after(timeout_ns / NS_PER_S):
-        await reconciler.wait_closed()
+        async with trio.open_nursery() as watching:
+            watching.start_soon(_count_live, reconciler)
+            await reconciler.wait_closed()
+            watching.cancel_scope.cancel()
+        _log_live(0)
     for version in reconciler.unfinished():
         _log.warning(
             "not unloaded within the exit time-out", extra={"context": {"model": str(version.id), "version": version.version}}
         )
         version.abandon()
+
+
+async def _count_live(reconciler: Reconciler) -> None:
+    while found := len(reconciler.unfinished()):
+        _log_live(found)
+        await trio.sleep(1)
+
+
+def _log_live(count: int) -> None:
+    left_s = trio.current_effective_deadline() - trio.current_time()
+    text = "Timeout %(left_s)d: Found %(models)d live models and 0 in-flight non-inference requests"  # the ports have drained
+    _log.info(text, {"left_s": round(max(0.0, left_s)), "models": count})
 
 
 def _statistics(model: ModelId, served: Served, *, with_latencies: bool) -> ModelStatistics:

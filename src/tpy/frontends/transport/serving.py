@@ -29,7 +29,7 @@ from tpy.frontends.transport.poller import Poller
 from tpy.frontends.transport.tls import ServerTls, TlsOptions
 from tpy.frontends.transport.turns import LoopTurns
 from tpy.frontends.transport.wire import PacedStream, SocketWire, TlsWire, Wire
-from tpy.limits import ACCEPTED_CONNECTIONS_MAX, TLS_HANDSHAKE_S_MAX, TLS_HANDSHAKE_STOP_S_MAX
+from tpy.limits import ACCEPTED_CONNECTIONS_MAX, ANSWERS_STOP_S, TLS_HANDSHAKE_S_MAX, TLS_HANDSHAKE_STOP_S_MAX
 from tpy.reloading import reloaded
 from tpy.sending import GONE
 from tpy.unexpected import unexpected_error
@@ -135,23 +135,36 @@ async def serve_port(
     connected = partial(SocketWire, poller=poller)
     at_once = 1 if inherited else ACCEPTED_CONNECTIONS_MAX  # sockets that processes share: each is to get its part
     try:
-        async with port.turns.watched(), poller.polling(), trio.open_nursery() as connections:
-            async with trio.open_nursery() as accepting:
-                handle = partial(_serve_connection, port, serve, tls)
-                for listening in sockets:
-                    listener = ConnectionListener(listening, connected, port=port.name, at_once=at_once)
-                    accepting.start_soon(_accept_connections, listener, connections, handle)
-                if tls is not None:
-                    accepting.start_soon(tls.follow_files)
-                task_status.started(address)
-                with nullcontext() if tls is None else reloaded(tls.reload):
-                    await stop.wait()
-                accepting.cancel_scope.cancel()
-            connections.cancel_scope.deadline = trio.current_time() + options.drain_timeout_s
-            port.begin_drain()
+        async with port.turns.watched(), poller.polling(), trio.open_nursery() as watching:
+            async with trio.open_nursery() as connections:
+                async with trio.open_nursery() as accepting:
+                    handle = partial(_serve_connection, port, serve, tls)
+                    for listening in sockets:
+                        listener = ConnectionListener(listening, connected, port=port.name, at_once=at_once)
+                        accepting.start_soon(_accept_connections, listener, connections, handle)
+                    if tls is not None:
+                        accepting.start_soon(tls.follow_files)
+                    task_status.started(address)
+                    with nullcontext() if tls is None else reloaded(tls.reload):
+                        await stop.wait()
+                    accepting.cancel_scope.cancel()
+                ends_s = trio.current_time() + options.drain_timeout_s
+                connections.cancel_scope.deadline = ends_s
+                watching.start_soon(_count_connections, port, ends_s)
+                port.begin_drain()
+            watching.cancel_scope.cancel()
     finally:
         poller.close()
         close(sockets, None if inherited else address)
+
+
+async def _count_connections(port: Port, ends_s: float) -> None:
+    """While a port drains the log says each second, in Triton's words, how many connections it waits for."""
+    while count := len(port.connections):
+        left_s = max(0, round(ends_s - ANSWERS_STOP_S - trio.current_time()))  # until then requests are not refused
+        text = "Timeout %(left_s)d: Found %(count)d %(port)s service connections"
+        _log.info(text, {"left_s": left_s, "count": count, "port": port.name})
+        await trio.sleep(1)
 
 
 async def _accept_connections(

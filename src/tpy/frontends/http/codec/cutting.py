@@ -231,8 +231,7 @@ class _ArrayScan:
 
     def _pass_long_element(self) -> bool | None:
         """Pass over an element that is longer than a piece, by white space or as a string, with its brackets and its comma.
-        Returns True if the array ended there, None if it is not of numbers or strings; raises InvalidArgument for anything else of
-        that length."""
+        Returns True if the array ended there, None if it holds objects. Raises InvalidArgument for anything else so long."""
         text, size, piece_bytes = self._text, self._cutter.size, self._cutter.sizes.piece
         start = at = self.at
         depth, kept, scalar, string = self._depth, [], b"", None
@@ -249,7 +248,7 @@ class _ArrayScan:
                 self.pieces.append(Piece(start, at, self._depth, depth, string, b" ".join(kept)))
                 self.at, self._depth = at + 1, depth
                 return byte == _CLOSE
-            if byte == _OPEN or byte == _CLOSE:
+            if byte in (_OPEN, _CLOSE):
                 depth += 1 if byte == _OPEN else -1
                 behind = at + 1
                 kept.append(bytes(text[at:behind]))
