@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from tests.engine.ensembles import CHAIN, MembersBackend
@@ -85,6 +86,22 @@ async def test_refused_late_and_cancelled_requests_end_once(autojump_clock: Mock
     assert "shape" in shape.error
     assert late_record.error == "Request timeout expired"
     assert late_record.started_ns is None
+
+
+async def test_a_request_that_ends_while_it_executes_has_the_times_so_far(autojump_clock: MockClock) -> None:
+    async with rig(latency_ms=1000) as r:
+        await r.serve(config())
+        watcher = watched(r)
+        first = r.submit_for(RecordingSink(), request(id="first"))
+        behind = r.submit_for(RecordingSink(), request(id="behind"))
+        await trio.sleep(0.4)
+        first.cancel()
+        await trio.sleep(0.1)
+        behind.cancel()
+    executed, waited = watcher.ends
+    assert executed.started_ns == executed.submitted_ns
+    assert executed.infer_ns == 400 * NS_PER_MS
+    assert (waited.id, waited.started_ns, waited.infer_ns) == ("behind", None, 0)
 
 
 async def test_steps_of_an_ensemble_are_children_of_its_request(autojump_clock: MockClock) -> None:

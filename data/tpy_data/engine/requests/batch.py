@@ -41,9 +41,10 @@ class Batch(ExecutionBatch):
         """The instance turns to it. Any thread, as everything here but `execution`."""
         self.times.start_ns = now_ns
         for ticket in self.tickets:
-            if ticket.sender is None:
-                break
-            ticket.sender.began_ns = now_ns
+            if ticket.sender is not None:
+                ticket.sender.began_ns = now_ns
+            elif ticket.record is not None and not ticket.abandoned:
+                ticket.record.started_ns = now_ns
 
     def execute(self, instance: ModelInstance, clock: Clock, takes: frozenset[Place] = frozenset()) -> None:
         """Execute on an instance that takes inputs in these places, beside the host's memory. Whatever the model raises becomes
@@ -88,6 +89,9 @@ class Batch(ExecutionBatch):
         """The instance has failed with this batch."""
         self.failure = str(failure)
         self.is_started = failure.begun
+        for ticket in () if failure.begun else self.tickets:
+            if ticket.record is not None and not ticket.abandoned:
+                ticket.record.started_ns = None
         self._fail(Internal(self.failure))
         self.times.end_ns = clock.now_ns()
         self.times.start_ns = self.times.start_ns or self.times.end_ns

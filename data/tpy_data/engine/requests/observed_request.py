@@ -84,6 +84,8 @@ class ObservedRequest:
         execution = self.times(now_ns)
         if execution is not None and not record.ended_ns:
             record.started_ns, record.input_ns, record.infer_ns, record.output_ns = execution
+        elif record.started_ns is not None and not record.ended_ns:  # it is executing still
+            record.infer_ns = now_ns - record.started_ns
         record.end(now_ns, status, error)
 
 
