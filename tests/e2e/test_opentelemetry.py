@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import threading
@@ -60,6 +61,22 @@ class TritonPythonModel:
             answers.append(pb_utils.InferenceResponse(answer.output_tensors()))
         return answers
 """
+HELD = """
+import os
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    '''Removes the file that its input names, and waits until it is there again.'''
+
+    def execute(self, requests):
+        for request in requests:
+            (gate,) = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            os.unlink(gate)
+            while not os.path.exists(gate):
+                time.sleep(0.005)
+        return [pb_utils.InferenceResponse([]) for request in requests]
+"""
 
 
 class Receiver:
@@ -113,6 +130,7 @@ def server(receiver: Receiver, tmp_path_factory: pytest.TempPathFactory) -> Iter
     repository = tmp_path_factory.mktemp("otel") / "models"
     ModelFolder(repository, "context").python(CONTEXT).config(CONFIG)
     ModelFolder(repository, "calls").python(CALLS).config(CONFIG)
+    ModelFolder(repository, "held").python(HELD).config(CONFIG.replace("TYPE_FP32", "TYPE_STRING"))
     settings = (
         *("mode=opentelemetry", "level=TIMESTAMPS", "rate=0", f"opentelemetry,url={receiver.url}"),
         *("opentelemetry,resource=service.name=tests", "opentelemetry,bsp_schedule_delay=50"),
@@ -159,6 +177,38 @@ def test_a_callers_trace_goes_on_in_server_and_model(receiver: Receiver, server:
     frontend = ("GRPC_WAITREAD", "GRPC_SEND") if over_grpc else ("HTTP_RECV", "HTTP_SEND")
     assert {f"{name}_{end}" for name in frontend for end in ("START", "END")} <= set(events(root))
     assert receiver.resources[-1]["service.name"] == "tests"
+
+
+@pytest.mark.parametrize("over_grpc", [False, True])
+def test_a_request_that_is_cancelled_while_it_executes_has_its_compute_span(
+    receiver: Receiver, server: ServerProcess, tmp_path: Path, over_grpc: bool
+) -> None:
+    """Its execution until then."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    body = {"inputs": [{"name": "INPUT0", "datatype": "BYTES", "shape": [1], "data": [str(gate)]}]}
+    if over_grpc:
+        with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
+            tensor = tritonclient.grpc.InferInput("INPUT0", [1], "BYTES")
+            tensor.set_data_from_numpy(np.array([str(gate)], object))
+            headers = {"traceparent": TRACEPARENT}
+            call = client.async_infer("held", [tensor], lambda result, error: None, headers=headers)
+            wait_until(lambda: not gate.exists())
+            call.cancel()
+            spans = receiver.take(4)
+    else:
+        host, port = server.http.split(":")
+        connection = http.client.HTTPConnection(host, int(port))
+        connection.request("POST", "/v2/models/held/infer", json.dumps(body), {"traceparent": TRACEPARENT})
+        wait_until(lambda: not gate.exists())
+        connection.close()
+        spans = receiver.take(4)
+    model, compute = spans["held"], spans["compute"]
+    gate.touch()
+    assert compute.parent_span_id == model.span_id
+    assert compute.end_time_unix_nano > compute.start_time_unix_nano >= model.start_time_unix_nano
+    assert model.status.code == 2
+    assert events(compute) == ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
 
 
 def test_calls_are_children_when_they_were_given_the_trace(receiver: Receiver, server: ServerProcess) -> None:

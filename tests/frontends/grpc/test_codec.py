@@ -220,6 +220,15 @@ def test_a_wrong_classification_is_refused(field: str, value: object, text: str)
     assert refusal(message) == text
 
 
+def test_classes_in_a_region_are_refused_whoever_registered_it() -> None:
+    """As by Triton, which looks for the region later."""
+    message = request(FP32, raw=(bytes(16),))
+    parameters = message.outputs.add(name="OUTPUT0").parameters
+    parameters["classification"].int64_param = 1
+    parameters["shared_memory_region"].string_param = "r"
+    assert refusal(message) == "output can't set both 'shared_memory_region' and 'classification'"
+
+
 def test_a_region_that_nobody_registered_is_refused() -> None:
     for of_input in (True, False):
         message = request(FP32)

@@ -120,7 +120,7 @@ class ProcessChannel:
         """Give the instance what waits, if it is over with what was before."""
         if not self._batches or self._begun or self._has_failed or self._events or self._instance.open_batches:
             return
-        if self._batches[0].tickets[0].sender is not None:
+        if self._batches[0].notes_begin:
             self._turn_to_first()
         count = self._instance.begin(tuple(self._batches), self)
         if not count:
@@ -132,7 +132,7 @@ class ProcessChannel:
             self._something_begun.set()
 
     def _turn_to_first(self) -> None:
-        """Responses of a decoupled model are counted from now on."""
+        """Note when it is begun: responses of a decoupled model are counted from now on."""
         self._batches[0].begin(self._clock.now_ns())
 
     def _take_events(self) -> None:
@@ -148,7 +148,7 @@ class ProcessChannel:
             self._finished.append(batch)
             if self._rule.is_due(batch, is_last=not self._begun):
                 self._is_report_due = True
-            if self._begun and self._batches[0].tickets[0].sender is not None:
+            if self._begun and self._batches[0].notes_begin:
                 self._turn_to_first()
 
     def _fail(self, failure: InstanceFailure) -> None:

@@ -23,10 +23,10 @@ class Batch(ExecutionBatch):
 
     When it is over, `results` holds one result per ticket, in order. `failure` says that, and why, the instance can run nothing
     any more; then `is_started` false that it cannot have seen anything of the batch. `is_executed` false: its only request had
-    ended before its turn.
+    ended before its turn. `notes_begin`: somebody wants to know of one of its requests when it is begun.
     """
 
-    __slots__ = ("failure", "instance_name", "is_executed", "is_started", "results", "tickets")
+    __slots__ = ("failure", "instance_name", "is_executed", "is_started", "notes_begin", "results", "tickets")
 
     def __init__(self, instance_name: str, tickets: Sequence[RequestTicket]) -> None:
         self.instance_name = instance_name
@@ -36,6 +36,11 @@ class Batch(ExecutionBatch):
         self.failure: str | None = None
         self.is_executed = True
         self.is_started = True
+        self.notes_begin = False
+        for ticket in tickets:
+            if ticket.sender is not None or ticket.record is not None:
+                self.notes_begin = True
+                break
 
     def begin(self, now_ns: int) -> None:
         """The instance turns to it. Any thread, as everything here but `execution`."""

@@ -213,18 +213,18 @@ def _read_outputs(
         parameters = item.parameters
         if not len(parameters):
             continue
-        region = region_of(parameters, item.name, tensors)
-        if region is not None:
-            regions[item.name] = region
         if "classification" in parameters:
             parameter = parameters["classification"]
             if parameter.WhichOneof("parameter_choice") != "int64_param":
                 raise InvalidArgument("invalid value type for 'classification' parameter, expected int64_param")
             if parameter.int64_param <= 0:
                 raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
-            if region is not None:
+            if "shared_memory_region" in parameters:
                 raise InvalidArgument("output can't set both 'shared_memory_region' and 'classification'")
             class_counts[item.name] = parameter.int64_param
+        region = region_of(parameters, item.name, tensors)
+        if region is not None:
+            regions[item.name] = region
     return tuple(names), class_counts, regions
 
 
