@@ -156,5 +156,8 @@ def test_an_emptied_repository_serves_on_until_it_is_meant(repository: Path, tmp
         assert client.is_model_ready("a")
         with urllib.request.urlopen(f"http://{server.metrics}/metrics") as page:
             assert f'tpy_repository_held_models{{repository="{repository}"}} 3' in page.read().decode()
+        with pytest.raises(InferenceServerException, match="not allowed if polling is enabled"):
+            client.unload_model("a")  # which confirms nothing
+        assert client.is_model_ready("a")
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: not client.is_model_ready("a"), within_s=30)

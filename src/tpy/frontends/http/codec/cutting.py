@@ -234,7 +234,8 @@ class _ArrayScan:
         Returns True if the array ended there, None if it holds objects. Raises InvalidArgument for anything else so long."""
         text, size, piece_bytes = self._text, self._cutter.size, self._cutter.sizes.piece
         start = at = self.at
-        depth, kept, scalar, string = self._depth, [], b"", None
+        depth, scalar, string = self._depth, b"", None
+        kept: list[bytes] = []
         while at < size:
             behind = _end(_SPACE, text, at, min(at + piece_bytes, size))
             if behind > at:

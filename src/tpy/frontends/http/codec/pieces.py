@@ -162,8 +162,8 @@ class LongArray:
             whole = parse_json(b"[" + b",".join(texts) + b"]", _shift(self._pieces[0].start - 1))
             return (whole, count) if isinstance(whole, list) else None
         found: list[Any] = []
-        for piece in self.pieces():
-            found += piece.parse()
+        for each in self.pieces():
+            found += each.parse()
             if len(found) > most:
                 return None
         return found, len(found)
