@@ -16,7 +16,7 @@ from tpy_data.engine.requests.failure_log import FailureLog
 
 
 def ticket(request_id: str) -> Any:
-    return SimpleNamespace(id=request_id, owner=SimpleNamespace(name="m"), residency=None, sender=None)
+    return SimpleNamespace(id=request_id, owner=SimpleNamespace(name="m"), residency=None, sender=None, record=None)
 
 
 class Raises:

@@ -304,6 +304,7 @@ def _statistics(model: ModelId, served: Served, *, with_latencies: bool) -> Mode
         load_duration_ns=served.load_duration_ns,
         memory_usage=served.memory_usage(),
         executing_s=served.executing_s(),
+        load=served.load(),
         instance_restarts=served.restarts(),
         metric_tags=tuple(sorted(copy.config.metric_tags.items())),
         caches=caches,

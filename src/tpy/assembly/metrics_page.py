@@ -15,7 +15,7 @@ from tpy.telemetry.cache import cache_families
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.gpus import GpuSampler
 from tpy.telemetry.host import HostSampler, pinned_pool_families
-from tpy.telemetry.metrics import dropped_lines_family, refused_family, render
+from tpy.telemetry.metrics import dropped_lines_family, refused_family, render, server_load_family
 from tpy_data.engine import DataPlane
 from tpy_data.gpus import NO_GPUS, GpuInventory
 
@@ -77,6 +77,7 @@ class MetricsPage:
             dropped_lines_family(self._dropped_lines()),
         ]
         models = self._data.statistics(with_latencies=True)
+        host.append(server_load_family(models))
         return await run_in_thread(self._write, models, host, openmetrics, limiter=self._threads)
 
     def _write(self, models: Sequence[ModelStatistics], host: Sequence[MeasuredFamily], openmetrics: bool) -> bytes:

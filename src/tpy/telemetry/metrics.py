@@ -180,6 +180,12 @@ FAMILIES: Sequence[ModelFamily] = (
         values=_one(lambda s: s.executing_s),
     ),
     ModelFamily(
+        name="tpy_load",
+        kind=MetricKind.GAUGE,
+        help="Demanded over available time of the instances, smoothed: 0 idle, 1 full, 3 for three times as much as they can do",
+        values=lambda stats: () if stats.load is None else ((NO_LABELS, round(stats.load, 4)),),
+    ),
+    ModelFamily(
         name="tpy_instance_restarts_total",
         kind=MetricKind.COUNTER,
         help="Number of instances that failed and were started again, since the model was loaded",
@@ -286,6 +292,13 @@ def refused_family(counts: Mapping[str, int]) -> MeasuredFamily:
     samples = [Sample({"reason": reason}, count) for reason, count in counts.items()]
     text = "Number of inference requests that a port refused before a model had them"
     return MeasuredFamily(name=REFUSED, kind=MetricKind.COUNTER, help=text, samples=samples)
+
+
+def server_load_family(models: Iterable[ModelStatistics]) -> MeasuredFamily:
+    """The highest load of the models, for what scales whole servers."""
+    load = max((stats.load for stats in models if stats.load is not None), default=0.0)
+    text = "The highest tpy_load of the models that are loaded"
+    return MeasuredFamily(name="tpy_server_load", kind=MetricKind.GAUGE, help=text, samples=[Sample(NO_LABELS, round(load, 4))])
 
 
 def dropped_lines_family(counts: Mapping[str, int]) -> MeasuredFamily:

@@ -55,6 +55,10 @@ class InstanceSet:
         """The sum of `memory_usage`."""
         return sum([usage.byte_size for member in self._members for usage in member.memory])
 
+    def load(self) -> float:
+        """As `Served.load`."""
+        return self._recipe.engine.load()
+
     def restarts(self) -> int:
         """Instances that failed and were started again."""
         return self._gone_restarts + sum(member.restarts for member in self._members)

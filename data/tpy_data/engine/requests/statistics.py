@@ -260,6 +260,12 @@ class VersionStatistics:
             for size, row in sorted(self._batches.items())
         )
 
+    def executed_and_refused(self) -> tuple[int, int]:
+        """Requests that instances have executed, well or not, and those that were refused because there was too much to do."""
+        failures = self._failures
+        executed = self._success_count - self._cache_hit_count + failures[Failure.BACKEND] + failures[Failure.OTHER]
+        return executed, self._refused_full + failures[Failure.REJECTED]
+
     def failures(self) -> FailureCounts:
         """Failed requests, by reason."""
         return FailureCounts(

@@ -135,6 +135,10 @@ class Runtime(ABC):
         """As `Served.instances`."""
         return ()
 
+    def load(self) -> float | None:
+        """As `Served.load`."""
+        return None
+
     def restarts(self) -> int:
         """As `Served.restarts`."""
         return 0

@@ -63,6 +63,10 @@ class VersionRuntime(Runtime):
             return False
         return await self._readiness.ask()
 
+    def load(self) -> float | None:
+        """As `Served.load`."""
+        return None if self._instances is None else self._instances.load()
+
     def restarts(self) -> int:
         """As `Served.restarts`."""
         return 0 if self._instances is None else self._instances.restarts()

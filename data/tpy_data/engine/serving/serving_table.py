@@ -49,6 +49,10 @@ class Served(Protocol):
         """Seconds for which an instance executes without finishing a batch, where that is long; else 0."""
         ...
 
+    def load(self) -> float | None:
+        """Demanded over available time of its instances, smoothed: 0 idle, 1 full. None for an ensemble, which has none."""
+        ...
+
     def restarts(self) -> int:
         """Instances of it that failed and were started again since it was loaded."""
         ...

@@ -26,6 +26,7 @@ from tpy_data.engine.requests.decoupled import DecoupledRequests
 from tpy_data.engine.requests.drain import Drain
 from tpy_data.engine.requests.handle import EngineHandle, Execution
 from tpy_data.engine.requests.latencies import CountedRequest, VersionLatencies
+from tpy_data.engine.requests.load import LoadMeter, WorkCounts
 from tpy_data.engine.requests.outputs import OutputSelection
 from tpy_data.engine.requests.responder import DISCARD, Responder, error_of, refused
 from tpy_data.engine.requests.statistics import Failure, VersionStatistics
@@ -95,6 +96,8 @@ class VersionEngine:
         # Those of a decoupled model, and of others those whose answer comes later.
         self._open = DecoupledRequests(clock, self._deliveries, self._responder, self._outputs, self.statistics, self)
         self._decoupled = self._open if config.decoupled else None
+        self._busy_ns = 0  # instance time in which instances held something, without those that do
+        self._load = LoadMeter(clock.now_ns())
         self._slots: dict[int, InstanceSlot] = {}
         self._holders: dict[int, InstanceSlot] = {}  # instances that hold batches, also those that are gone
         self._retiring: dict[int, Callable[[], object]] = {}
@@ -178,6 +181,13 @@ class VersionEngine:
             return
         self._retiring[number] = gone
         self._driver.retire_instance(number)
+
+    def load(self) -> float:
+        """Demanded over available time of its instances, as `LoadMeter` has it."""
+        now_ns = self.clock.now_ns()
+        busy_ns = self._busy_ns + sum(now_ns - slot.busy_since_ns for slot in self._holders.values())
+        executed, refused = self.statistics.executed_and_refused()
+        return self._load.look(WorkCounts(busy_ns, executed, refused, self.snapshot().queued), len(self._slots), now_ns)
 
     def snapshot(self) -> CoreSnapshot:
         """The numbers of requests that wait and run now."""
@@ -330,6 +340,8 @@ class VersionEngine:
                     executed.append(batch)
             self._book(slot, executed)
             slot.over += len(batches)
+            if slot.held == len(batches):
+                self._busy_ns += batches[-1].times.end_ns - slot.busy_since_ns
             self._release(slot, len(batches))
             self._driver.done(slot.number, took_ns)
 
