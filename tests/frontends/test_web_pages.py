@@ -11,18 +11,12 @@ import trio
 from grpclib.const import Status
 from quart_trio import QuartTrio
 
-from tpy.clock import SystemClock
 from tpy.errors import Forbidden, InvalidArgument
 from tpy.frontends.grpc.control import APIS, CHANGING
-from tpy.frontends.http.app import create_app
-from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.quart_bridge import BODY
-from tpy.frontends.http.serving import create_endpoint
-from tpy.frontends.openai import frontend as openai
-from tpy.frontends.sagemaker import frontend as sagemaker
-from tpy.frontends.vertex_ai import frontend as vertex
 from tpy.frontends.web_pages import WebPages, read_web_pages
 
+from .applications import applications
 from .grpc.fakes import port
 from .http.fakes import FakeServices
 from .http.harness import INFER, get, infer_body, post, running
@@ -88,27 +82,13 @@ async def test_inference_and_reading_do_not_ask_who_sends_them() -> None:
         assert (await client.ask(get("/v2", EVIL))).status == 200
 
 
-def _applications() -> list[tuple[str, QuartTrio]]:
-    """The application of every port that has control calls."""
-    endpoint = create_endpoint(HttpOptions(address="127.0.0.1", port=0), FakeServices(), SystemClock())  # type: ignore[arg-type]
-    base: dict[str, Any] = {"address": "127.0.0.1", "port": 0}
-    vertex_options = vertex.Options(**base, predict_route="/predict", health_route="/health")
-    sagemaker_options = sagemaker.Options(**base, model="m", form="infer", ping_mode="ready")
-    return [
-        ("http", create_app(endpoint, page=True)),
-        ("openai", openai.create_app(endpoint, options=openai.Options(**base))),
-        ("sagemaker", sagemaker.create_app(endpoint, options=sagemaker_options)),
-        ("vertex", vertex.create_app(endpoint, options=vertex_options, model="m")),
-    ]
-
-
 INFERENCE = ("/infer", "/generate", "/generate_stream", ":predict", "/completions", "/embeddings", "/invocations", "/invoke")
 
 
 async def test_every_route_that_changes_something_refuses_them() -> None:
     """Also one that is added later: what is neither read nor inference is refused."""
     tried = 0
-    for name, app in _applications():
+    for name, app in applications():
         for rule in app.url_map.iter_rules():
             path = re.sub("<[^>]*>", "1", rule.rule)
             for method in (rule.methods or set()) - {"GET", "HEAD", "OPTIONS"}:

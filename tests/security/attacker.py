@@ -42,9 +42,9 @@ class Attacker:
         host, port = (address or self.server.http).split(":")
         return socket.create_connection((host, int(port)), timeout=_PATIENCE_S)
 
-    def exchange(self, request: bytes) -> list[Answer]:
+    def exchange(self, request: bytes, address: str = "") -> list[Answer]:
         """Send it, say that nothing more comes, and read all answers until the server closes."""
-        with self.connect() as connection:
+        with self.connect(address) as connection:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
             received = b""

@@ -102,6 +102,7 @@ class SageMakerApi:
 
     async def invoke(self, request: HttpRequest, *, name: str) -> HttpReply:
         """Inference by one of them."""
+        self._endpoint.policy.require("inference", request.fields)  # before its absence tells which are loaded
         model = self._loaded.get(name)
         return HttpReply(status=404) if model is None else await self._infer(request, model.target)
 

@@ -114,7 +114,7 @@ class VertexApi:
     async def _redirect(self, request: HttpRequest, target: str) -> HttpReply:
         control, services = self._control, self._endpoint.services
         if target == "metrics":
-            self._require("metrics", request)
+            self._require("statistics", request)
             page = await offered(services.metrics).page()
             return HttpReply(content_type=_METRICS_TYPE, parts=(page,), content_length=len(page))
         if target == "v2/models/stats":

@@ -1,0 +1,31 @@
+"""The applications of all ports that have routes, as they are without a listening socket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quart_trio import QuartTrio
+
+from tpy.clock import SystemClock
+from tpy.frontends.http.app import create_app
+from tpy.frontends.http.options import HttpOptions
+from tpy.frontends.http.serving import create_endpoint
+from tpy.frontends.openai import frontend as openai
+from tpy.frontends.sagemaker import frontend as sagemaker
+from tpy.frontends.vertex_ai import frontend as vertex
+
+from .http.fakes import FakeServices
+
+
+def applications() -> list[tuple[str, QuartTrio]]:
+    """The application of every port that has control calls."""
+    endpoint = create_endpoint(HttpOptions(address="127.0.0.1", port=0), FakeServices(), SystemClock())  # type: ignore[arg-type]
+    base: dict[str, Any] = {"address": "127.0.0.1", "port": 0}
+    vertex_options = vertex.Options(**base, predict_route="/predict", health_route="/health")
+    sagemaker_options = sagemaker.Options(**base, model="m", form="infer", ping_mode="ready")
+    return [
+        ("http", create_app(endpoint, page=True)),
+        ("openai", openai.create_app(endpoint, options=openai.Options(**base))),
+        ("sagemaker", sagemaker.create_app(endpoint, options=sagemaker_options)),
+        ("vertex", vertex.create_app(endpoint, options=vertex_options, model="m")),
+    ]
