@@ -1,0 +1,93 @@
+"""`python -m tests.attack.mutations [GUARD ...]`: take each guard of guards.toml away, in a copy of the source, and run what
+attacks it: they must not hold. Exit status 1 when one does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tests.mutation.by_hand import Fault
+
+ROOT = Path(__file__).parents[2]
+_GUARDS = Path(__file__).with_name("guards.toml")
+_SOURCES = ("src", "control", "data")
+_IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info")
+_PATIENCE_S = 300.0
+
+
+def guards() -> list[Fault]:
+    """All of them; `suites` are names of attacks, or tests."""
+    return msgspec.convert(tomllib.loads(_GUARDS.read_text())["fault"], list[Fault])
+
+
+def main() -> int:
+    """Try those that the command line names, or all."""
+    parser = argparse.ArgumentParser(prog="python -m tests.attack.mutations", description=__doc__)
+    parser.add_argument("guards", nargs="*", metavar="GUARD", help="only these, or those whose name begins so")
+    names = tuple(parser.parse_args().guards)
+    chosen = [guard for guard in guards() if not names or guard.name.startswith(names)]
+    if not chosen:
+        parser.error(f"there is no such guard: {', '.join(guard.name for guard in guards())}")
+    print("| guard taken away | attack | notices |\n|---|---|---|", flush=True)
+    missed = 0
+    for guard in chosen:
+        with tempfile.TemporaryDirectory(prefix="tpy-guard-", ignore_cleanup_errors=True) as folder:
+            _copy(Path(folder), guard)
+            for case in guard.suites:
+                found = _notice(Path(folder), case)
+                missed += found is None
+                print(f"| {guard.name}: {guard.breaks} | {case} | {found or 'NO'} |", flush=True)
+    print(f"\n{missed} not noticed")
+    return 1 if missed else 0
+
+
+def _copy(folder: Path, guard: Fault) -> None:
+    for name in (*_SOURCES, "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=_IGNORED, symlinks=True)
+    for name in ("docs", "benchmarks", "native"):  # which tests read
+        if (ROOT / name).exists():
+            (folder / name).symlink_to(ROOT / name)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    (folder / guard.file).write_text(guard.mutant(ROOT).source)
+
+
+def _notice(folder: Path, case: str) -> str | None:
+    """What the attack or the test says of a server without its guard; None: it holds."""
+    command = ["pytest", "-q", "-p", "no:cacheprovider", case] if case.startswith("tests/") else ["tests.attack", case]
+    path = os.pathsep.join([*(str(folder / name) for name in _SOURCES), str(folder)])
+    ran = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_PATIENCE_S,
+        check=False,
+    )
+    said = [line for line in _lines(ran.stdout) if line]
+    if ran.returncode != 1 or not said:  # 2: it does not serve at all, 5: no such test
+        return None
+    return said[-1]
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Those that say what was noticed."""
+    for line in text.splitlines():
+        if line.startswith("FAILED "):
+            yield "a test fails"
+        elif "| no (" in line:
+            yield line.split("|")[-2].strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
