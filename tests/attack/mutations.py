@@ -74,10 +74,10 @@ def _notice(folder: Path, case: str) -> str | None:
         timeout=_PATIENCE_S,
         check=False,
     )
-    said = [line for line in _lines(ran.stdout) if line]
-    if ran.returncode != 1 or not said:  # 2: it does not serve at all, 5: no such test
-        return None
-    return said[-1]
+    said = list(_lines(ran.stdout))
+    if ran.returncode not in (0, 1) or (ran.returncode and not said):  # it does not serve at all, or there is no such test
+        raise RuntimeError(f"{case} cannot be run, it ended with {ran.returncode}:\n{ran.stdout[-3000:]}")
+    return said[-1] if ran.returncode else None
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -6,13 +6,16 @@ import os
 from pathlib import Path
 
 from tests.e2e.repositories import AFFINE_CONFIG, ModelFolder
+from tests.e2e.server import is_alive
 
 from .arena import Outcome, measured, serving
 
 _LINES = 40_000
 _AGENT = """
 import os
+import pathlib
 import signal
+import time
 
 from tpy.repository_agent import AgentAction
 
@@ -29,16 +32,28 @@ class HostileAgent:
             os.closerange(0, 1024)
         if kind == "group":
             os.killpg(0, signal.SIGKILL)
+        if kind == "forks" and (child := os.fork()):
+            (pathlib.Path(__file__).parent / "children").open("a").write(f"{child}\\n")
+        elif kind == "forks":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(3600)
+        if kind == "moves":
+            os.chdir("/")
+            os.umask(0o777)
+        if kind == "exits":
+            os._exit(0)
 """
-_LOADS = {"floods": 200, "closes": 500, "group": 500}
+_LOADS = {"floods": 200, "closes": 500, "group": 500, "forks": 200, "moves": 200, "exits": 500}
 """The status of the load call."""
 
 
 def hostile_agent(folder: Path, *, kind: str) -> Outcome:
-    """An agent floods the log, closes all of its descriptors, or kills its process group while its model loads."""
+    """An agent floods the log, closes all of its descriptors, kills its process group, leaves a child, moves to another folder and
+    takes all rights away, or exits as if all were well, while its model loads."""
     site = folder / "site"
     info = site / "hostile-1.dist-info"
     info.mkdir(parents=True)
+    children = site / "children"
     (site / "hostile.py").write_text(_AGENT.replace("{lines}", str(_LINES)))
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hostile\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[tpy.repository_agents]\nhostile = hostile:HostileAgent\n")
@@ -52,4 +67,8 @@ def hostile_agent(folder: Path, *, kind: str) -> Outcome:
             outcome.wrong += status != _LOADS[kind]
             outcome.note(f"load answered {status}")
         arena.infer("copy")
+        left = [int(pid) for pid in children.read_text().split()] if children.exists() else []
+    if kind == "forks":
+        outcome.note(f"{sum(map(is_alive, left))} of {len(left)} children left")
+        outcome.wrong += not left or sum(map(is_alive, left))
     return outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import pytest
 from tests.e2e.server import is_alive
 from tests.e2e.waiting import wait_until
 from tpy.telemetry.custom_metrics import CustomMetrics
-from tpy_data.native.process import PluginProcess
+from tpy_data.native.process import PluginGone, PluginProcess
 
 from .noisy import LINE, LINES
 
@@ -55,11 +56,20 @@ def test_a_plug_in_waits_for_no_reader_of_the_log(caplog: pytest.LogCaptureFixtu
     assert [record.levelno for record in said] == [logging.ERROR]
 
 
-def test_what_a_plug_in_started_ends_with_it() -> None:
+@pytest.mark.parametrize("end", ["kill", "close", "death"])
+def test_what_a_plug_in_started_ends_with_it(end: str) -> None:
     process = opened("tests.native.forking")
     child = int(process.exchange(b"fork", time.monotonic() + 60))
     assert is_alive(child)
     assert os.getpgid(child) != os.getpgid(0)
-    process.kill()
+    if end == "death":
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(PluginGone, match="was ended by SIGKILL"):
+            process.exchange(b"fork", time.monotonic() + 60)
+    elif end == "close":
+        process.close()
+    else:
+        process.kill()
     wait_until(lambda: not is_alive(child))
+    process.kill()
     assert not Path(f"/proc/{process.pid}").exists()

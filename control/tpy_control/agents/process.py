@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import signal
 from collections.abc import Mapping, Sequence
 
 import anyio
@@ -103,8 +105,11 @@ class AgentProcess:
         if process is None:
             return
         with anyio.move_on_after(_END_S_MAX, shield=True):
+            # What it has started, too. A number is not given again while its group lives, nor in the moment after its end.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                process.kill()  # it may have left the group
             await process.wait()
             await process.aclose()
         if self._output is not None:

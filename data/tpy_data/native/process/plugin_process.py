@@ -127,20 +127,35 @@ class PluginProcess:
         """Let the plug-in end, for a moment."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_S_MAX)
+            self._wait_ended()
         self.kill()
 
     def kill(self) -> None:
         """End it at once, with what it has started. Idempotent."""
+        self._reap()
+        self._output.close()
+        self._socket.close()
+        self._metrics.close()
+
+    def _wait_ended(self) -> bool:
+        """Returns True if the process ends within a moment. It is not reaped."""
+        if self._process.returncode is not None:
+            return True
+        end = os.pidfd_open(self._process.pid)
+        try:
+            poll = select.poll()
+            poll.register(end, select.POLLIN)
+            return bool(poll.poll(1000 * _END_S_MAX))
+        finally:
+            os.close(end)
+
+    def _reap(self) -> int:
+        """End the process and what it has started. Returns its exit code."""
         if self._process.returncode is None:  # not reaped: its number is still the group's
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
-        self._process.wait()
-        self._output.close()
-        self._socket.close()
-        self._metrics.close()
+        return self._process.wait()
 
     def _send(self, request: bytes | memoryview, deadline_s: float) -> None:
         self._await(deadline_s)
@@ -180,9 +195,8 @@ class PluginProcess:
         return bytes(received)
 
     def _end(self) -> str:
-        try:
-            code = self._process.wait(_END_S_MAX)
-        except subprocess.TimeoutExpired:
+        if not self._wait_ended():
             return f"the process of {self._name} closed its connection"
+        code = self._reap()
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return f"the process of {self._name} {how}"
