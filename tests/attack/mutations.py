@@ -61,8 +61,8 @@ def _copy(folder: Path, guard: Fault) -> None:
 
 
 def _notice(folder: Path, case: str) -> str | None:
-    """What the attack or the test says of a server without its guard; None: it holds."""
-    command = ["pytest", "-q", "-p", "no:cacheprovider", case] if case.startswith("tests/") else ["tests.attack", case]
+    """The verdict of the attack or the test on a server without its guard; None: it holds."""
+    command = ["pytest", "-q", "-x", "-p", "no:cacheprovider", case] if case.startswith("tests/") else ["tests.attack", case]
     path = os.pathsep.join([*(str(folder / name) for name in _SOURCES), str(folder)])
     ran = subprocess.run(
         [sys.executable, "-m", *command],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 from tests.e2e.repositories import AFFINE_CONFIG, ModelFolder
@@ -48,8 +49,8 @@ _LOADS = {"floods": 200, "closes": 500, "group": 500, "forks": 200, "moves": 200
 
 
 def hostile_agent(folder: Path, *, kind: str) -> Outcome:
-    """An agent floods the log, closes all of its descriptors, kills its process group, leaves a child, moves to another folder and
-    takes all rights away, or exits as if all were well, while its model loads."""
+    """An agent floods the log, closes all of its descriptors, kills its process group, leaves a child, moves to another folder
+    and takes all rights away, or exits as if all were well, while its model loads."""
     site = folder / "site"
     info = site / "hostile-1.dist-info"
     info.mkdir(parents=True)
@@ -67,8 +68,11 @@ def hostile_agent(folder: Path, *, kind: str) -> Outcome:
             outcome.wrong += status != _LOADS[kind]
             outcome.note(f"load answered {status}")
         arena.infer("copy")
-        left = [int(pid) for pid in children.read_text().split()] if children.exists() else []
+        forked = [int(pid) for pid in children.read_text().split()] if children.exists() else []
     if kind == "forks":
-        outcome.note(f"{sum(map(is_alive, left))} of {len(left)} children left")
-        outcome.wrong += not left or sum(map(is_alive, left))
+        left = [pid for pid in forked if is_alive(pid)]
+        outcome.note(f"{len(left)} of {len(forked)} children left")
+        outcome.wrong += not forked or len(left)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
     return outcome

@@ -45,7 +45,7 @@ PUBLIC = re.compile(r"/docs|/openapi\.json|/v2/openapi\.json|/page(/.*)?")
 """The same for everybody, without a word about this server."""
 
 LIFE = re.compile(r"/v2/health/(live|ready)|/ping|/health|/health/ready")
-"""What probes may ask where --auth-required is given."""
+"""Open to probes where --auth-required is given."""
 
 REFUSED = (400, 401, 403, 404, 405)
 KEYS = (
