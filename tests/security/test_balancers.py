@@ -1,4 +1,4 @@
-"""Who a client is cannot be forged: by headers of the PROXY protocol on any port, with and without the flag for it."""
+"""The address of a client cannot be forged: by headers of the PROXY protocol on any port, with and without the flag for it."""
 
 from __future__ import annotations
 
