@@ -267,7 +267,7 @@ def test_predictions_on_vertex_ai(vertex: str) -> None:
         ("v2/systemsharedmemory/region/a/register", 403, b"cannot be changed"),
         ("v2/repository/index", 200, b'"READY"'),
         ("v2/repository/models/same/unload", 403, b"cannot be loaded or unloaded"),
-        ("metrics", 200, b"nv_inference_count"),
+        ("metrics", 403, b"expecting header 'admin'"),
         ("v2/nothing", 400, b"does not name an endpoint"),
         ("../v2", 400, b"does not name an endpoint"),
     ],
@@ -277,6 +277,12 @@ def test_redirects_on_vertex_ai(vertex: str, target: str, status: int, content: 
     found, answer, _ = call(vertex, PREDICT, body, {"X-Vertex-Ai-Triton-Redirect": target}, method="POST")
     assert found == status, answer
     assert content in answer
+
+
+def test_the_key_of_statistics_opens_metrics_on_vertex_ai(vertex: str) -> None:
+    status, answer, _ = call(vertex, PREDICT, b"", {"X-Vertex-Ai-Triton-Redirect": "metrics", "admin": "key"}, method="POST")
+    assert status == 200
+    assert b"nv_inference_count" in answer
 
 
 @pytest.mark.parametrize(
