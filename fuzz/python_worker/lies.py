@@ -47,7 +47,7 @@ class _Listener:
     def __init__(self) -> None:
         self.said: list[Outcome | InstanceFailure] = []
 
-    def over(self, outcome: Outcome) -> None:
+    def completed(self, outcome: Outcome) -> None:
         self.said.append(outcome)
 
     def failed(self, failure: InstanceFailure) -> None:

@@ -116,7 +116,7 @@ class FakeQueued:
                 times = self.open.popleft().times
                 times.start_ns, times.input_end_ns, times.output_start_ns, times.end_ns = [self.backend.now_ns()] * 4
                 times.start_ns -= self.backend.took_ns
-                self._listener.over(event)
+                self._listener.completed(event)
             if self.tells_apart:
                 break
         if self._listener is not None:
@@ -130,7 +130,7 @@ class FakeQueued:
             self._listener.failed(InstanceFailure("it died", begun=not self.unread))
             self._listener.settled()
 
-    def take_back(self) -> int:
+    def revoke(self) -> int:
         count, self.tokens = self.tokens, 0
         return count
 

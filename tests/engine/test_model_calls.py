@@ -207,7 +207,7 @@ async def test_a_call_that_waits_for_the_answer_of_its_own_batch_is_refused(auto
         (error,) = sink.refusals
         assert str(error).startswith("the call can never end: models wait for each other in a circle ('m' -> 'm')")
         await other.ended.wait()
-        batch.over = True
+        batch.completed = True
         assert values(await answered.wait()) == [4, 4]
         assert values(other.responses[0]) == [5, 5]
 
@@ -233,7 +233,7 @@ async def test_a_call_to_the_only_instance_of_its_own_slow_model_is_refused(
         (error,) = sink.refusals
         assert "('m' -> 'm')" in str(error)
         assert trio.current_time() < 6, "at once"
-        batch.over = True
+        batch.completed = True
         assert values(await answered.wait()) == [4, 4]
 
 
@@ -261,7 +261,7 @@ async def test_a_call_that_needs_resources_of_its_caller_is_refused(autojump_clo
             running.calls.infer(request(model=name, value=5), sink, streams=False, waiting=batch)
         for sink in sinks.values():
             await sink.ended.wait()
-        batch.over = True
+        batch.completed = True
         assert values(sinks["modest"].responses[0]) == [5, 5]
         (error,) = sinks["greedy"].refusals
         assert "('caller' -> 'greedy' -> 'caller')" in str(error)

@@ -81,7 +81,7 @@ class GatedDriver(SchedulerDriver):
 
     def remove_instance(self, instance: int) -> None:
         """The instance gets no new batch; one that it runs still comes to its end."""
-        self._take_back()
+        self._revoke()
         self._gate.remove(instance)
         if instance in self._granted and instance not in self._leaving:
             self._leaving.add(instance)
@@ -137,14 +137,14 @@ class GatedDriver(SchedulerDriver):
         super()._perform()
         if self._performing:
             return
-        self._take_back()
+        self._revoke()
         self._gate.want(self._pooled.wants_instance(self._now()))
         self._gate.grant()
         deadline_ns = self._core.next_deadline_ns()  # to look whether an instance is wanted may have set one
         if deadline_ns is not None:
             self._alarm.bring_forward(deadline_ns)
 
-    def _take_back(self) -> None:
+    def _revoke(self) -> None:
         """Take back the instances that were granted and are not needed after all."""
         for instance in self._pooled.take_idle():
             self._granted.remove(instance)

@@ -16,8 +16,8 @@ Outcome = Sequence[ExecutionResult] | TpyError
 class BatchListener(Protocol):
     """Is told what becomes of batches. Any thread; must not block."""
 
-    def over(self, outcome: Outcome) -> None:
-        """The oldest batch that was begun is over; all four of its times are set."""
+    def completed(self, outcome: Outcome) -> None:
+        """The oldest batch that was begun is completed; all four of its times are set."""
         ...
 
     def failed(self, failure: InstanceFailure) -> None:
@@ -36,7 +36,7 @@ class QueuedInstance(Protocol):
 
     @property
     def open_batches(self) -> int:
-        """The number of batches that were begun, and are neither over nor known as not started."""
+        """The number of batches that were begun, and are neither completed nor known as not started."""
         ...
 
     @property
@@ -49,8 +49,8 @@ class QueuedInstance(Protocol):
         instance has failed, which the listener is not told."""
         ...
 
-    def take_back(self) -> int:
-        """Start nothing more. Returns how many of the last batches, beyond those that were taken back before, are thereby not
+    def revoke(self) -> int:
+        """Start nothing more. Returns how many of the last batches, beyond those that were revoked before, are thereby not
         started."""
         ...
 

@@ -21,15 +21,15 @@ Done = Callable[[TpyError | None], None]
 class WaitingBatch:
     """A batch whose execution waits for calls: it cannot end before them, and until then its instance is taken.
 
-    The backend makes one for a batch that calls, gives it along with each such call, and sets `over` when `execute` returns. The
-    server needs it to see models that wait for each other in a circle.
+    The backend makes one for a batch that calls, gives it along with each such call, and sets `completed` when `execute`
+    returns. The server needs it to see models that wait for each other in a circle.
     """
 
-    __slots__ = ("over", "requests")
+    __slots__ = ("completed", "requests")
 
     def __init__(self, requests: Sequence[ExecutionRequest]) -> None:
         self.requests = requests
-        self.over = False
+        self.completed = False
 
 
 class CallSink(Protocol):

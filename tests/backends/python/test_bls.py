@@ -82,7 +82,7 @@ class TritonPythonModel:
     assert waiting is not None
     assert waiting is server.calls[1].waiting
     assert len(waiting.requests) == 1
-    assert waiting.over
+    assert waiting.completed
 
 
 def test_errors_keep_their_codes(serve: Serve) -> None:
@@ -350,7 +350,7 @@ def test_calls_of_a_worker_that_dies_are_cancelled(make: Serve) -> None:
     killer.join()
     assert server.calls[0].cancelled.wait(10)
     assert server.calls[0].waiting is not None
-    assert server.calls[0].waiting.over
+    assert server.calls[0].waiting.completed
 
 
 def test_calls_of_threads_are_cancelled_when_the_model_is_unloaded(serve: Serve) -> None:

@@ -62,7 +62,7 @@ class Listener:
         self.failure: InstanceFailure | None = None
         self._turn = threading.Condition()
 
-    def over(self, outcome: Outcome) -> None:
+    def completed(self, outcome: Outcome) -> None:
         self.taken.append(outcome)
 
     def failed(self, failure: InstanceFailure) -> None:
@@ -146,8 +146,8 @@ def test_what_is_not_started_can_be_taken_back(make: Serve, gate: Path) -> None:
         listener = Listener()
         assert instance.begin([batch(-4), batch(6), batch(7)], listener) == 3
         writing = os.open(gate, os.O_WRONLY)  # waits until the first is being executed
-        assert instance.take_back() == 2
-        assert instance.take_back() == 0
+        assert instance.revoke() == 2
+        assert instance.revoke() == 0
         os.close(writing)
         assert [outcome[0] for outcome in values(listener.wait(instance))] == [-4]
     assert values(run(instance, 5, 6)[1]) == [[5, 4], [6, 5]], "what was taken back was never executed"
@@ -162,7 +162,7 @@ def test_the_death_of_the_worker_costs_the_batch_that_it_executed(make: Serve, g
     assert listener.failure is not None
     assert listener.failure.begun
     assert not instance.begin([batch(5)], listener)
-    assert instance.take_back() == 0
+    assert instance.revoke() == 0
 
 
 def test_a_model_may_ask_whether_a_request_was_cancelled(make: Serve, gate: Path) -> None:
@@ -248,7 +248,7 @@ def test_taking_back_while_the_worker_is_at_it(make: Serve, gate: Path) -> None:
         end_ns = time.monotonic_ns() + chance.randrange(-100_000, 400_000)
         while time.monotonic_ns() < end_ns:
             pass
-        taken_back = instance.take_back()
+        taken_back = instance.revoke()
         taken = listener.wait(instance)
         assert len(taken) + taken_back <= 16
         assert values(taken) == [[value, executed + 1 + value] for value in range(len(taken))]
@@ -279,7 +279,7 @@ class TritonPythonModel:
     listener = Listener()
     assert instance.begin(batches[:3], listener) == 3
     writing = os.open(gate, os.O_WRONLY)
-    assert instance.take_back() == 2
+    assert instance.revoke() == 2
     os.close(writing)
     assert len(listener.wait(instance)) == 1
     taken_back = [weakref.ref(sender) for sender in senders[1:3]]
@@ -307,7 +307,7 @@ class TritonPythonModel:
     batches = [ExecutionBatch([request(sender=sender)], PhaseTimes()) for sender in senders]
     assert instance.begin(batches, listener) == 3
     writing = os.open(gate, os.O_WRONLY)
-    assert instance.take_back() == 2
+    assert instance.revoke() == 2
     os.close(writing)
     assert len(listener.wait(instance)) == 1
     assert listener.failure is not None

@@ -210,7 +210,7 @@ class EngineCalls:
         found: dict[str, tuple[int, int]] = {}
         for waiting, calls in self._waiting.items():
             tickets = _tickets(waiting)
-            if waiting.over or not tickets or tickets[0].owner.name != name:
+            if waiting.completed or not tickets or tickets[0].owner.name != name:
                 continue
             for part in (part for call in calls for part in call.waiting_requests()):
                 counted, queued = found.get(part.name, (0, 0))
@@ -227,7 +227,7 @@ class EngineCalls:
         batches = []
         for each, calls in self._waiting.items():
             tickets = _tickets(each)
-            if each.over or not tickets:
+            if each.completed or not tickets:
                 continue
             owner, live = tickets[0].owner, tickets[0].live
             batch = CallingBatch(

@@ -27,7 +27,7 @@ class ProcessChannel:
     """An `InstanceChannel`, and the `BatchListener` of its instance.
 
     All batches that were given and are not over are in `_batches`, of which the instance has the first `_begun`; further ones it
-    gets when it is over with those. Its events are queued by `over` and `failed`, and taken on the Trio thread.
+    gets when it is over with those. Its events are queued by `completed` and `failed`, and taken on the Trio thread.
     """
 
     def __init__(self, instance: QueuedInstance, worker: Worker, clock: Clock) -> None:
@@ -77,7 +77,7 @@ class ProcessChannel:
         self.report()
         kept = self._begun
         if kept and not self._has_failed:
-            kept = self._begun = kept - self._instance.take_back()
+            kept = self._begun = kept - self._instance.revoke()
         revoked = list(itertools.islice(self._batches, kept, None))
         while len(self._batches) > kept:
             self._batches.pop()
@@ -93,8 +93,8 @@ class ProcessChannel:
 
     # Events of the instance
 
-    def over(self, outcome: Outcome) -> None:
-        """As `BatchListener.over`."""
+    def completed(self, outcome: Outcome) -> None:
+        """As `BatchListener.completed`."""
         self._events.append(outcome)
 
     def failed(self, failure: InstanceFailure) -> None:
@@ -144,7 +144,7 @@ class ProcessChannel:
                 continue
             batch = self._batches.popleft()
             self._begun -= 1
-            batch.conclude(event)
+            batch.completed(event)
             self._finished.append(batch)
             if self._rule.is_due(batch, is_last=not self._begun):
                 self._is_report_due = True

@@ -43,6 +43,6 @@ def live_instance(
         executing_ns=executing_ns,
         held=slot.held,
         credit=slot.credit,
-        batches=slot.over,
+        batches=slot.completed,
         recent=recent,
     )

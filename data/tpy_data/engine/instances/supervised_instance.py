@@ -225,15 +225,15 @@ class SupervisedInstance:
         slot = self._slot
         if slot is None:
             return
-        over, wait_s = slot.over, self._recipe.long_s
+        completed, wait_s = slot.completed, self._recipe.long_s
         while True:
             if not slot.held:
                 await _given_work(slot)  # a thousand idle instances need no timers
             with trio.move_on_after(wait_s):
                 await self._worked_again.wait()
             self._worked_again = trio.Event()
-            if not slot.held or slot.over != over:
-                over, self._long_since_s, wait_s = slot.over, None, self._recipe.long_s
+            if not slot.held or slot.completed != completed:
+                completed, self._long_since_s, wait_s = slot.completed, None, self._recipe.long_s
                 continue
             if self._long_since_s is None:
                 self._long_since_s = trio.current_time() - wait_s

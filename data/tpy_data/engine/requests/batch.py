@@ -61,19 +61,19 @@ class Batch(ExecutionBatch):
             results = instance.execute(self)
             if not results and self.tickets[0].sender is not None:
                 results = [_SENT] * len(self.tickets)
-            self.conclude(results)
+            self.completed(results)
         except InstanceFailure as failure:
             self.fail(failure, clock)
         except TpyError as error:
             if isinstance(error, Fault) and not error.is_logged:
                 FAILURES.report(self.instance_name, self.tickets, error)
-            self.conclude(error)
+            self.completed(error)
         except BaseException as error:  # also sys.exit() in model code, which must end neither this thread nor the server
             FAILURES.report(self.instance_name, self.tickets, error)
             self._fail(Internal(failed_to_process(self.instance_name, error)))
         self.times.end_ns = clock.now_ns()
 
-    def conclude(self, outcome: Outcome) -> None:
+    def completed(self, outcome: Outcome) -> None:
         """This has become of the batch."""
         if isinstance(outcome, TpyError):
             # Without its traceback, whose frames would keep the batch's tensors alive.

@@ -39,11 +39,23 @@ from tpy_data.schedulers.driver import Performer, SchedulerDriver
 class InstanceSlot:
     """A running instance as the request path has it. `number` is the scheduler's, and of this instance alone: one that is started
     again gets another. `failed` is called with the reason when the instance can run nothing any more; `worked` after batches that
-    it ran without that. `held` counts the batches that it was given and that are not over, `credit` how many of them it works on
-    at a time, `over` those that are over. It has held a batch since `busy_since_ns`; `given` is called when it gets one and holds
-    none. `recent` are the last ones that it executed, with their rows."""
+    it ran without that. `held` counts the batches that it was given and that are not completed, `credit` how many of them it
+    works on at a time, `completed` those that are. It has held a batch since `busy_since_ns`; `given` is called when it
+    gets one and holds none. `recent` are the last ones that it executed, with their rows."""
 
-    __slots__ = ("busy_since_ns", "channel", "credit", "failed", "given", "held", "name", "number", "over", "recent", "worked")
+    __slots__ = (
+        "busy_since_ns",
+        "channel",
+        "completed",
+        "credit",
+        "failed",
+        "given",
+        "held",
+        "name",
+        "number",
+        "recent",
+        "worked",
+    )
 
     def __init__(
         self, number: int, name: str, channel: InstanceChannel, *, worked: Callable[[], None], failed: Callable[[str], None]
@@ -54,7 +66,7 @@ class InstanceSlot:
         self.worked = worked
         self.failed = failed
         self.held = 0
-        self.over = 0
+        self.completed = 0
         self.credit = 1
         self.busy_since_ns = 0
         self.given: Callable[[], None] | None = None
@@ -247,7 +259,7 @@ class VersionEngine:
     def revoke(self, instance: int) -> int:
         """Take back what the instance has not started, and take what is over."""
         slot = self._holders.get(instance)
-        return 0 if slot is None else self._take_back(slot)
+        return 0 if slot is None else self._revoke(slot)
 
     def sequence_ended(self, sequence: LiveSequence, why: SequenceEnd) -> None:
         """A sequence is over."""
@@ -320,16 +332,16 @@ class VersionEngine:
                 self._decoupled.flush()
             if failure is None:
                 slot.worked()
-                self._over(slot, batches)
+                self._completed(slot, batches)
             else:
                 # Before `done`, or the core would give the dead instance its next batch.
                 self.remove_instance(slot.number)
-                self._over(slot, batches)
+                self._completed(slot, batches)
                 self._lose(slot)
                 slot.failed(failure)
             self.drain.check()
 
-    def _over(self, slot: InstanceSlot, batches: Sequence[Batch]) -> None:
+    def _completed(self, slot: InstanceSlot, batches: Sequence[Batch]) -> None:
         """Book these batches and answer their requests."""
         if batches:
             executed: list[Batch] = []
@@ -339,7 +351,7 @@ class VersionEngine:
                 if batch.is_executed:
                     executed.append(batch)
             self._book(slot, executed)
-            slot.over += len(batches)
+            slot.completed += len(batches)
             if slot.held == len(batches):
                 self._busy_ns += batches[-1].times.end_ns - slot.busy_since_ns
             self._release(slot, len(batches))
@@ -349,16 +361,16 @@ class VersionEngine:
         """The instance has failed. The batches that it did not start wait for another one; those of sequences are lost, because
         what the sequences had is lost with the instance."""
         if self._sequences is None:
-            count = self._take_back(slot)
+            count = self._revoke(slot)
             if count:
                 self._driver.revoked(slot.number, count)
             return
         batches = slot.channel.revoke()
         for batch in batches:
             batch.fail(InstanceFailure(batch.failure or ""), self.clock)
-        self._over(slot, batches)
+        self._completed(slot, batches)
 
-    def _take_back(self, slot: InstanceSlot) -> int:
+    def _revoke(self, slot: InstanceSlot) -> int:
         count = len(slot.channel.revoke())
         self._release(slot, count)
         self.drain.check()

@@ -76,7 +76,7 @@ class ProcessInstance:
     """One instance in a process of its own (a `ModelInstance`, `QueuedInstance`, `WatchedInstance` and `ChecksReadiness`).
 
     Batches are numbered from 1 on, and executed in this order. The worker starts none of those that were begun together, but for
-    the first, without a token, which `take_back` takes away.
+    the first, without a token, which `revoke` takes away.
     """
 
     def __init__(
@@ -106,12 +106,12 @@ class ProcessInstance:
         self._listener: BatchListener | None = None
         self._has_news = False
         self._lock = threading.Lock()
-        """Held while `_open` or `_taken_back` changes."""
+        """Held while `_open` or `_revoked` changes."""
         self._open: deque[_Open] = deque()
         self._number = 1
         """Of the oldest open batch."""
         self._start_ns = 0
-        self._taken_back = 0
+        self._revoked = 0
         self._none_over = False
         """Of what was begun together."""
         self._questions.is_cancelled = self._is_cancelled
@@ -219,13 +219,13 @@ class ProcessInstance:
             header = encode_batches([each.requests for each in begun], numbers, layout, on_device=self._takes_devices)
         except TpyError as error:
             layout.forget()
-            self._conclude_unsent(begun, error)
+            self._complete_unsent(begun, error)
             return
         try:
             loan = self._connection.lend(layout)
         except (OSError, MemoryError) as error:
             layout.forget()
-            self._conclude_unsent(begun, Unavailable(f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}"))
+            self._complete_unsent(begun, Unavailable(f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}"))
         except TpyError as error:
             layout.forget()
             self._send_readable(begun, number, error)
@@ -239,16 +239,16 @@ class ProcessInstance:
         first = begun[0]  # and the only one: large batches are begun one by one
         refused = {index: refusal for index, request in enumerate(first.requests) if (refusal := unreadable(request))}
         if not refused or first.refused or len(begun) > 1 or self._is_decoupled:
-            self._conclude_unsent(begun, error)
+            self._complete_unsent(begun, error)
             return
         if len(refused) == len(first.requests):
-            self._conclude_unsent(begun, list(refused.values()))
+            self._complete_unsent(begun, list(refused.values()))
             return
         first.refused = refused
         first.requests = [request for index, request in enumerate(first.requests) if index not in refused]
         self._send(begun, number)
 
-    def _conclude_unsent(self, begun: Sequence[_Open], outcome: Outcome) -> None:
+    def _complete_unsent(self, begun: Sequence[_Open], outcome: Outcome) -> None:
         """These cannot be sent. Their tokens are nobody's."""
         for _ in begun[1:]:
             self._connection.tokens.take(1)
@@ -258,19 +258,19 @@ class ProcessInstance:
             times = each.batch.times
             times.start_ns = times.start_ns or now_ns
             times.input_end_ns = times.output_start_ns = times.end_ns = now_ns
-            self._conclude(outcome, numbered=False)
+            self._complete(outcome, numbered=False)
         self._settle_later()
 
     def _settle_later(self) -> None:
         """The listener expects no call inside of `begin`."""
         self._connection.later(self._settle)
 
-    def take_back(self) -> int:
-        """As `QueuedInstance.take_back`."""
+    def revoke(self) -> int:
+        """As `QueuedInstance.revoke`."""
         with self._lock:
-            most = len(self._open) - 1 - self._taken_back
+            most = len(self._open) - 1 - self._revoked
             count = self._connection.tokens.take(most) if most > 0 else 0
-            self._taken_back += count
+            self._revoked += count
             return count
 
     def check(self) -> float:
@@ -326,8 +326,8 @@ class ProcessInstance:
         count = len(self._open)
         if message.stream != self._number:
             self._refuse_number(message)
-        if count <= self._taken_back:
-            raise ProtocolViolation(f"RESULT while {count} batches were open, {self._taken_back} of them taken back")
+        if count <= self._revoked:
+            raise ProtocolViolation(f"RESULT while {count} batches were open, {self._revoked} of them revoked")
         oldest = self._open[0]
         if standard is not None and len(standard[1]) == len(oldest.requests) and not oldest.refused:
             outcome: Outcome = standard[1]
@@ -338,20 +338,20 @@ class ProcessInstance:
         phases.start_ns = phases.start_ns or start_ns
         phases.input_end_ns, phases.output_start_ns = times[0], times[1]
         self._start_ns = phases.end_ns = min(max(times[2], start_ns), time.monotonic_ns())
-        self._conclude(outcome)
+        self._complete(outcome)
         return True
 
-    def _conclude(self, outcome: Outcome, *, numbered: bool = True) -> None:
+    def _complete(self, outcome: Outcome, *, numbered: bool = True) -> None:
         with self._lock:
             oldest = self._open.popleft()
             self._number += numbered
             self._none_over = False
         if oldest.waiting is not None:
-            oldest.waiting.over = True
+            oldest.waiting.completed = True
         if self._state is not None and not isinstance(outcome, TpyError):
             outcome = self._state.keep(oldest.batch.requests, outcome)
         if self._listener is not None:
-            self._listener.over(outcome)
+            self._listener.completed(outcome)
         self._has_news = True
 
     def _take_not_started(self, message: Frame, on_loop: bool) -> bool:
@@ -359,12 +359,12 @@ class ProcessInstance:
         if message.stream != self._number:
             self._refuse_number(message)
         with self._lock:
-            count, taken_back = len(self._open), self._taken_back
-            if self._none_over or said != count or count != taken_back:
-                raise ProtocolViolation(f"{said} batches not started, while {count} were open, {taken_back} of them taken back")
+            count, revoked = len(self._open), self._revoked
+            if self._none_over or said != count or count != revoked:
+                raise ProtocolViolation(f"{said} batches not started, while {count} were open, {revoked} of them revoked")
             not_started = list(self._open)
             self._open.clear()
-            self._taken_back = 0
+            self._revoked = 0
             self._number += count
         for each in not_started:
             self._responses.drop(each.numbers)
@@ -466,12 +466,12 @@ class ProcessInstance:
         reason = self.end_reason
         with self._lock:
             lost = list(self._open)
-            begun = len(lost) > self._taken_back and not self._connection.is_unread
+            begun = len(lost) > self._revoked and not self._connection.is_unread
             self._open.clear()
-            self._taken_back = 0
+            self._revoked = 0
         for each in lost:
             if each.waiting is not None:
-                each.waiting.over = True
+                each.waiting.completed = True
         for each in lost[1:] if begun else lost:
             self._responses.drop(each.numbers)
         self._responses.failure_text = reason
@@ -514,7 +514,7 @@ class _Waiter:
     def __init__(self) -> None:
         self.said: SimpleQueue[Outcome | InstanceFailure] = SimpleQueue()
 
-    def over(self, outcome: Outcome) -> None:
+    def completed(self, outcome: Outcome) -> None:
         self.said.put(outcome)
 
     def failed(self, failure: InstanceFailure) -> None:

@@ -98,7 +98,7 @@ class ThreadCalls:
         """It has."""
         self._requests = ()
         if self._waiting is not None:
-            self._waiting.over = True
+            self._waiting.completed = True
             self._waiting = None
 
     def close(self) -> None:
