@@ -90,6 +90,15 @@ async def test_a_client_that_leaves_cancels() -> None:
             assert request.cancelled
 
 
+async def test_a_client_that_has_sent_all_gets_an_answer_that_is_ready_and_nothing_before_it() -> None:
+    async with running(FakeServices()) as server:
+        for path in (b"/v2/health/live", b"/v2", b"/nothing"):
+            client = await server.connect()
+            await client.stream.send_all(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+            await client.stream.send_eof()
+            assert (await read_until(client, b"\r\n")).startswith(b"HTTP/1.1 404" if path == b"/nothing" else b"HTTP/1.1 200")
+
+
 async def test_a_client_that_has_sent_all_gets_its_events() -> None:
     services = FakeServices()
     async with running(services) as server:

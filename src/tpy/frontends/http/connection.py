@@ -42,6 +42,7 @@ _LINGER_STOP_S = 1.0
 
 _PROBE_PAUSE_S_MIN = 0.002
 _PROBE_PAUSE_S_MAX = 0.25
+_PROBE_AFTER_S = 0.03
 
 
 class Http1Connection:
@@ -388,14 +389,16 @@ class Http1Connection:
         probed = False
         pause_s = _PROBE_PAUSE_S_MIN
         while self._is_busy() and not replies.closing:
-            if not probed and replies.owed and not replies.blocked and replies.head_version == "1.1":
+            self._wake = trio.Event()
+            with trio.move_on_after(pause_s):
+                await self._wake.wait()
+            # An answer that comes soon needs no probe, which some clients do not expect.
+            may_probe = pause_s >= _PROBE_AFTER_S and self._is_busy() and not replies.closing
+            if may_probe and not probed and replies.owed and not replies.blocked and replies.head_version == "1.1":
                 probe = CONTINUE if self._alone is None else self._alone.probe()
                 if probe is not None:
                     probed = True
                     replies.write([probe])
-            self._wake = trio.Event()
-            with trio.move_on_after(pause_s):
-                await self._wake.wait()
             if self._wire.is_broken():
                 self._scope.cancel()
             pause_s = min(2 * pause_s, _PROBE_PAUSE_S_MAX)
