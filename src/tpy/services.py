@@ -19,6 +19,7 @@ from tpy.deliveries import Deliveries
 from tpy.errors import Unsupported
 from tpy.messages import (
     ConfigCheck,
+    GpuUse,
     IndexEntry,
     InferenceRequest,
     InferenceResponse,
@@ -313,6 +314,10 @@ class MetricsService(Protocol):
 
     async def page(self, *, openmetrics: bool = False) -> bytes:
         """All metrics as they are now, in Prometheus' text format or in OpenMetrics."""
+        ...
+
+    async def gpus(self) -> Sequence[GpuUse]:
+        """The use of the server's GPUs when they were last sampled. Empty without GPUs or --allow-gpu-metrics."""
         ...
 
 

@@ -66,6 +66,20 @@ def test_the_machine_is_on_the_overview(tab: Tab, server: ServerProcess) -> None
     page = opened(tab, server)
     expect(page.locator(".tile", has_text="CPU of the machine")).to_have_text(re.compile(r"^\d+ %"))
     expect(page.locator(".tile", has_text="GiB memory")).to_have_text(re.compile(r"^[\d.]+ [KMG]iB"))
+    expect(page.locator(".tile", has_text="GPU")).to_have_count(0)
+
+
+@pytest.mark.parametrize("flags", [(), ("--frontend-processes=1",)], ids=["one process", "a frontend process"])
+def test_the_gpus_are_on_the_overview(flags: tuple[str, ...], tab: Tab, tmp_path: Path) -> None:
+    ModelFolder(tmp_path, "affine").config(AFFINE_CONFIG).affine(1, 2)
+    flags = ("--page-on-http=true", "--metrics-interval-ms=100", *flags)
+    with ServerProcess(*flags, repositories=[tmp_path], program=("-m", "tests.page.server_with_gpus", "serve")) as server:
+        page: Any = tab.page
+        page.goto(f"http://{server.http}/page/")
+        expect(page.locator(".tile", has_text="GPU")).to_have_text(
+            ["37 %GPU 0", "3 GiBof 80 GiB on GPU 0", "–GPU 1", "3 GiBof 80 GiB on GPU 1"]
+        )
+        page.goto("about:blank")
 
 
 def test_several_models_are_unloaded_and_loaded(tab: Tab, server: ServerProcess) -> None:

@@ -21,6 +21,7 @@ from tpy.limits import REMOTE_INLINE_BYTES_MAX, REMOTE_WINDOW_RESPONSES
 from tpy.messages import (
     CudaRegistration,
     DataType,
+    GpuUse,
     IndexEntry,
     InferenceRequest,
     InferenceResponse,
@@ -88,6 +89,12 @@ class Page:
     async def page(self, *, openmetrics: bool = False) -> bytes:
         return b"# EOF" if openmetrics else b"nv_inference_count 1"
 
+    async def gpus(self) -> list[GpuUse]:
+        return [
+            GpuUse(id=0, uuid="GPU-a", utilization=0.5),
+            GpuUse(id=1, uuid="GPU-b", memory_used_bytes=1, memory_total_bytes=2),
+        ]
+
 
 async def test_the_metrics_are_those_of_the_engine() -> None:
     async with both_sides() as sides:
@@ -98,6 +105,7 @@ async def test_the_metrics_are_those_of_the_engine() -> None:
         sides.fakes.metrics = Page()
         assert await metrics.page() == b"nv_inference_count 1"
         assert await metrics.page(openmetrics=True) == b"# EOF"
+        assert await metrics.gpus() == await sides.fakes.metrics.gpus()
 
 
 async def test_the_other_services_answer_as_those_of_the_engine() -> None:

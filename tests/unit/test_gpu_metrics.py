@@ -4,63 +4,20 @@ from __future__ import annotations
 
 import logging
 import sys
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import trio
 
+from tests.unit.fake_nvml import GIB, A, B, FakeNvml
 from tpy.assembly import MetricsOptions, ServerOptions
 from tpy.assembly.metrics_page import MetricsPage
-from tpy.telemetry.gpus import GPU_FAMILIES, GpuSampler
+from tpy.messages import GpuUse
+from tpy.telemetry.gpus import GPU_FAMILIES, GpuSampler, gpu_uses
 from tpy.telemetry.metrics import render
 from tpy_control.options import ControlOptions
 from tpy_data.engine import DataPlane
 from tpy_data.gpus import Gpu, GpuInventory
-
-GIB = 2**30
-A, B = "GPU-aaaa", "GPU-bbbb"
-
-
-class NvmlError(Exception):
-    """As pynvml's."""
-
-
-class FakeNvml:
-    """Two GPUs. `broken` has what fails, by function and UUID."""
-
-    def __init__(self) -> None:
-        self.broken: set[tuple[str, str]] = set()
-        self.energy_mj = 5_000_000
-        self.calls = 0
-
-    def nvmlInit(self) -> None:
-        if ("nvmlInit", "") in self.broken:
-            raise NvmlError("Driver Not Loaded")
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        return self._of("nvmlDeviceGetHandleByUUID", uuid, uuid)
-
-    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
-        return self._of("nvmlDeviceGetUtilizationRates", handle, SimpleNamespace(gpu=37, memory=5))
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        return self._of("nvmlDeviceGetMemoryInfo", handle, SimpleNamespace(total=80 * GIB, used=3 * GIB, free=77 * GIB))
-
-    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
-        return self._of("nvmlDeviceGetPowerUsage", handle, 71_250)
-
-    def nvmlDeviceGetPowerManagementLimit(self, handle: str) -> int:
-        return self._of("nvmlDeviceGetPowerManagementLimit", handle, 700_000)
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
-        return self._of("nvmlDeviceGetTotalEnergyConsumption", handle, self.energy_mj)
-
-    def _of(self, function: str, uuid: str, value: Any) -> Any:
-        self.calls += 1
-        if {(function, uuid), ("*", uuid)} & self.broken:
-            raise NvmlError("GPU is lost")
-        return value
 
 
 def values(sampler: GpuSampler) -> dict[str, float]:
@@ -153,6 +110,14 @@ def test_a_library_that_does_not_start_is_one_warning(caplog: pytest.LogCaptureF
     ]
 
 
+def test_the_use_of_a_gpu_of_which_not_all_can_be_read() -> None:
+    nvml = FakeNvml()
+    nvml.broken |= {("nvmlDeviceGetMemoryInfo", A), ("*", B)}
+    sampler = GpuSampler([A, B], nvml)
+    sampler.sample()
+    assert gpu_uses(sampler.families, {A: 0, B: 1}) == [GpuUse(id=0, uuid=A, utilization=0.37)]
+
+
 def test_a_missing_package_is_one_warning_that_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -200,7 +165,7 @@ async def test_the_page_of_a_server_with_gpus(allowed: bool, monkeypatch: pytest
     options = ServerOptions(
         control=ControlOptions(repositories=()), metrics=MetricsOptions(gpus=allowed, machine=False, interval_ms=1)
     )
-    inventory = GpuInventory(gpus=(Gpu(id=0, uuid=A), Gpu(id=1)))
+    inventory = GpuInventory(gpus=(Gpu(id=1), Gpu(id=3, uuid=A)))
     page = MetricsPage(options, cast("DataPlane", NoModels()), inventory)
     nursery.start_soon(page.sample)
     if allowed:
@@ -209,4 +174,6 @@ async def test_the_page_of_a_server_with_gpus(allowed: bool, monkeypatch: pytest
     text = (await page.page()).decode()
     assert (f'nv_gpu_utilization{{gpu_uuid="{A}"}} 0.37\n' in text) is allowed
     assert ("nv_gpu" in text, nvml.calls > 0) == (allowed, allowed)
+    use = GpuUse(id=3, uuid=A, utilization=0.37, memory_used_bytes=3 * GIB, memory_total_bytes=80 * GIB)
+    assert await page.gpus() == ([use] if allowed else [])
     nursery.cancel_scope.cancel()

@@ -9,11 +9,11 @@ import trio
 from tpy.assembly.options import ServerOptions
 from tpy.devices import NO_DEVICES, Devices
 from tpy.frontends.threads import run_in_thread
-from tpy.messages import ModelStatistics
+from tpy.messages import GpuUse, ModelStatistics
 from tpy.refusals import Refusals
 from tpy.telemetry.cache import cache_families
 from tpy.telemetry.exposition import MeasuredFamily
-from tpy.telemetry.gpus import GpuSampler
+from tpy.telemetry.gpus import GpuSampler, gpu_uses
 from tpy.telemetry.host import HostSampler, pinned_pool_families
 from tpy.telemetry.metrics import dropped_lines_family, refused_family, render, server_load_family
 from tpy_data.engine import DataPlane
@@ -41,7 +41,8 @@ class MetricsPage:
         self._dropped_lines = dropped_lines
         self._sampler = HostSampler()
         self._pinned = devices.pinned
-        self._gpus = GpuSampler([gpu.uuid for gpu in gpus.gpus if gpu.uuid])
+        self._gpu_ids = {gpu.uuid: gpu.id for gpu in gpus.gpus if gpu.uuid}
+        self._gpus = GpuSampler(list(self._gpu_ids))
         self._interval_s = options.metrics.interval_ms / 1000
         self._threads = trio.CapacityLimiter(1)
 
@@ -79,6 +80,10 @@ class MetricsPage:
         models = self._data.statistics(with_latencies=True)
         host.append(server_load_family(models))
         return await run_in_thread(self._write, models, host, openmetrics, limiter=self._threads)
+
+    async def gpus(self) -> Sequence[GpuUse]:
+        """As `MetricsService.gpus`."""
+        return gpu_uses(self._gpus.families, self._gpu_ids)
 
     def _write(self, models: Sequence[ModelStatistics], host: Sequence[MeasuredFamily], openmetrics: bool) -> bytes:
         return render(

@@ -35,7 +35,7 @@ from tpy.messages.models import ModelDescription, TensorDescription
 from tpy.messages.places import HOST, MemoryType, Place
 from tpy.messages.recordings import Contents, RecordedFile, RecordingOptions, RecordingState, RecordingStatus
 from tpy.messages.repository import ConfigCheck, ConfigProblem, IndexEntry, LoadRequest, ModelState
-from tpy.messages.server import LogLine, LogSettings, ServerMetadata
+from tpy.messages.server import GpuUse, LogLine, LogSettings, ServerMetadata
 from tpy.messages.shared_memory import CudaRegistration, RegionFacts, RegionKind, Registration, SystemRegistration
 from tpy.messages.statistics import (
     BatchStatistics,
@@ -73,6 +73,7 @@ __all__ = [
     "ExecutedBatch",
     "Exemplar",
     "FailureCounts",
+    "GpuUse",
     "Histogram",
     "IndexEntry",
     "InferenceRequest",

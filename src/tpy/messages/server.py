@@ -13,6 +13,17 @@ class ServerMetadata(msgspec.Struct, frozen=True, kw_only=True):
     extensions: tuple[str, ...]
 
 
+class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The use of one GPU by all processes of the machine. `id` is CUDA's number for it, `utilization` is from 0 to 1. None: its
+    driver does not tell."""
+
+    id: int
+    uuid: str
+    utilization: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+
+
 LOG_FORMATS = ("default", "ISO8601", "json", "plain")
 
 

@@ -271,6 +271,8 @@ class FrontendSession:
                 return await offered(services.checks).check_config(name, config)
             case m.Metrics(openmetrics=openmetrics):
                 return await offered(services.metrics).page(openmetrics=openmetrics)
+            case m.Gpus():
+                return await offered(services.metrics).gpus()
             case m.UpdateLog(settings=settings):
                 await services.diagnostics.update_log_settings(settings)
                 await publisher.publish()

@@ -8,6 +8,7 @@ from tpy.config import ModelConfig
 from tpy.config_forms import ConfigForms
 from tpy.messages import (
     ConfigCheck,
+    GpuUse,
     IndexEntry,
     LoadRequest,
     LogLine,
@@ -198,6 +199,10 @@ class RemoteMetrics:
     async def page(self, *, openmetrics: bool = False) -> bytes:
         """See MetricsService."""
         return await self._engine.ask(m.Metrics(openmetrics), bytes)
+
+    async def gpus(self) -> Sequence[GpuUse]:
+        """See MetricsService."""
+        return await self._engine.ask(m.Gpus(), list[GpuUse])
 
 
 class RemoteSharedMemory:

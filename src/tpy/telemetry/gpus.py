@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tpy.limits import GPU_METRIC_FAILURES_MAX
+from tpy.messages import GpuUse
 from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample
 
 _log = logging.getLogger(__name__)
@@ -149,3 +150,23 @@ class _Device:
     def _memory(self) -> Mapping[str, float]:
         memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
         return {_MEMORY_TOTAL: memory.total, _MEMORY_USED: memory.used}
+
+
+def gpu_uses(families: Iterable[MeasuredFamily], ids: Mapping[str, int]) -> list[GpuUse]:
+    """The use of GPUs from a sample of them. `ids` has CUDA's number of each by its UUID, whose order is kept."""
+    read: dict[str, dict[str, float]] = {}
+    for family in families:
+        for sample in family.samples:
+            read.setdefault(sample.labels[_LABEL], {})[family.name] = sample.value
+    return [_use(uuid, number, read[uuid]) for uuid, number in ids.items() if uuid in read]
+
+
+def _use(uuid: str, number: int, read: Mapping[str, float]) -> GpuUse:
+    used, total = read.get(_MEMORY_USED), read.get(_MEMORY_TOTAL)
+    return GpuUse(
+        id=number,
+        uuid=uuid,
+        utilization=read.get(_UTILIZATION),
+        memory_used_bytes=None if used is None else int(used),
+        memory_total_bytes=None if total is None else int(total),
+    )

@@ -18,7 +18,7 @@ from tpy.frontends.http.generate import StreamReply
 from tpy.frontends.http.message import HttpRequest, fields_of
 from tpy.frontends.http.overview import OverviewApi
 from tpy.frontends.http.serving import create_endpoint
-from tpy.messages import IndexEntry, ModelCounters, ModelState
+from tpy.messages import GpuUse, IndexEntry, ModelCounters, ModelState
 
 from .fakes import FakeServices
 from .harness import get, options, running
@@ -95,6 +95,32 @@ async def test_the_machine_and_its_load_between_two_looks(autojump_clock: trio.t
     assert 0 < first["machine"]["memory_used_bytes"] < first["machine"]["memory_total_bytes"]
     assert "cpu" not in first["machine"]
     assert 0 <= second["machine"]["cpu"] <= 1
+    assert "gpus" not in second["machine"]
+
+
+class TwoGpus:
+    """MetricsService of a machine with GPUs."""
+
+    async def page(self, *, openmetrics: bool = False) -> bytes:
+        return b""
+
+    async def gpus(self) -> list[GpuUse]:
+        return [
+            GpuUse(id=0, uuid="GPU-a", utilization=0.5, memory_used_bytes=1, memory_total_bytes=2),
+            GpuUse(id=1, uuid="GPU-b"),
+        ]
+
+
+async def test_the_gpus_of_the_machine() -> None:
+    services = FakeServices()
+    services.metrics = TwoGpus()
+    async with running(services) as server:
+        document: Any = (await (await server.connect()).ask(get("/v2/overview"))).document
+    unknown = dict.fromkeys(("utilization", "memory_used_bytes", "memory_total_bytes"))
+    assert document["machine"]["gpus"] == [
+        {"id": 0, "uuid": "GPU-a", "utilization": 0.5, "memory_used_bytes": 1, "memory_total_bytes": 2},
+        {"id": 1, "uuid": "GPU-b", **unknown},
+    ]
 
 
 async def test_a_stream_begins_on_a_connection() -> None:

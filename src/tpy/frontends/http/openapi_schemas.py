@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from tpy.limits import RECORDING_BYTES_MAX, RECORDING_PATTERNS_MAX, RECORDING_REQUESTS_MAX, RECORDING_SECONDS_MAX
-from tpy.messages import ConfigProblem, Contents, ModelExplanation, ModelState, RecordingState, TracedRequest
+from tpy.messages import ConfigProblem, Contents, GpuUse, ModelExplanation, ModelState, RecordingState, TracedRequest
 from tpy.messages.datatypes import DataType
 
 Schema = dict[str, object]
@@ -104,7 +104,12 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "at_ms": _COUNT,
             "models": _array(reference("OverviewEntry")),
         },
-        {"machine": _object({"memory_used_bytes": _COUNT, "memory_total_bytes": _COUNT}, {"cpu": {"type": "number"}})},
+        {
+            "machine": _object(
+                {"memory_used_bytes": _COUNT, "memory_total_bytes": _COUNT},
+                {"cpu": {"type": "number"}, "gpus": _array(reference("GpuUse"))},
+            )
+        },
     ),
     "OverviewEntry": _object(
         {"name": _TEXT, "version": _TEXT},
@@ -116,6 +121,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             **dict.fromkeys(("latency_ns", "queue_ns", "compute_ns", "last_request_ms", "memory_bytes"), _COUNT),
         },
     ),
+    **_of_messages(GpuUse),
     "LogLines": _object({"lines": _array(_object({"number": _COUNT, "text": _TEXT}))}),
     "Index": _array(_object({"name": _TEXT}, {"version": _TEXT, "state": _STATE, "reason": _TEXT})),
     "Statistics": _object({"model_stats": _array(reference("ModelStatistics"))}),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+import msgspec
 import orjson
 import trio
 
@@ -135,7 +136,8 @@ class Looks:
             "at_ms": self._clock.now_ns() // NS_PER_MS,
         }
         if machine := self._machine(is_first=before is None):
-            server["machine"] = machine
+            gpus = () if services.metrics is None else await services.metrics.gpus()
+            server["machine"] = {**machine, "gpus": msgspec.to_builtins(gpus)} if gpus else machine
         look = Look(self._number, server, entries, counters, before)
         # The first one takes several times as long as those that follow, and is made once.
         took_s = 0.0 if before is None else self._spent_s() - spent_s

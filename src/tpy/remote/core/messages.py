@@ -309,6 +309,10 @@ class Metrics(msgspec.Struct, frozen=True, array_like=True, tag=20):
     openmetrics: bool
 
 
+class Gpus(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """MetricsService.gpus; answered with a list."""
+
+
 Question = (
     ModelReady
     | Index
@@ -330,6 +334,7 @@ Question = (
     | RecentTraces
     | CheckConfig
     | Metrics
+    | Gpus
 )
 
 

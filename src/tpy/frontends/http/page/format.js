@@ -28,6 +28,11 @@ export function bytes(value) {
   }
 }
 
+/** A share of 1. */
+export function percent(share) {
+  return share === null || share === undefined ? "–" : `${Math.round(share * 100)} %`;
+}
+
 /** How long ago a moment in milliseconds was. */
 export function ago(ms) {
   if (!ms) return "never";

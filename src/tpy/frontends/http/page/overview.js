@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { act, modelLink, result, stateCell } from "./parts.js";
 import { h, setText } from "./dom.js";
-import { ago, bytes, number, time } from "./format.js";
+import { ago, bytes, number, percent, time } from "./format.js";
 import { figure } from "./chart.js";
 import { group } from "./store.js";
 
@@ -218,11 +218,16 @@ export function overviewView({ store }) {
     );
   }
 
-  /** CPU and memory of the machine that the server runs on. */
+  /** CPU, memory and GPUs of the machine that the server runs on. */
   function machineTiles() {
-    const { cpu, memory_used_bytes: used, memory_total_bytes: total } = store.server.machine ?? {};
+    const { cpu, memory_used_bytes: used, memory_total_bytes: total, gpus = [] } = store.server.machine ?? {};
     if (total === undefined) return [];
-    return [tile("CPU of the machine", cpu === undefined ? "–" : `${Math.round(cpu * 100)} %`), tile(`of ${bytes(total)} memory`, bytes(used))];
+    return [tile("CPU of the machine", percent(cpu)), tile(`of ${bytes(total)} memory`, bytes(used)), ...gpus.flatMap(gpuTiles)];
+  }
+
+  function gpuTiles({ id, utilization, memory_used_bytes: used, memory_total_bytes: total }) {
+    const memory = total === null ? [] : [tile(`of ${bytes(total)} on GPU ${id}`, bytes(used))];
+    return [tile(`GPU ${id}`, percent(utilization)), ...memory];
   }
 
   function drawCharts() {
