@@ -15,6 +15,7 @@ from tpy.errors import InvalidArgument, NotFound
 from tpy.limits import REMOTE_FRAME_BYTES_MAX
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
 from tpy.remote.core import messages as m
+from tpy.remote.core import questions as q
 from tpy.remote.core.answerer import Answerer
 from tpy.remote.core.caller import Caller
 from tpy.remote.core.errors import ProtocolError
@@ -55,7 +56,7 @@ class _Elsewhere(ArrayReference):
         super().__init__(None, shape, np.dtype(np.float32))
 
 
-def _find(place: m.RegionOffset, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _find(place: q.RegionOffset, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """As the engine, of region 1."""
     size = math.prod(shape) * dtype.itemsize
     if place.number != 1:
@@ -75,7 +76,7 @@ def _honest(chance: Chance, memory: Memory) -> list[bytes]:
     request = InferenceRequest(model_name="m", inputs=tensors, parameters={"p": 1.5, "q": True})
     response = InferenceResponse(model_name="m", model_version=3, outputs=tensors, final=chance.random() < 0.5)
     in_region = InferenceRequest(model_name="m", inputs=(Tensor("R", DataType.FP32, _Elsewhere((2, 3)).as_array()),))
-    place = m.RegionOffset(chance.choice((1, 2, -1)), chance.choice((0, 8, REGION_BYTES - 24, REGION_BYTES, -1, 2**62)))
+    place = q.RegionOffset(chance.choice((1, 2, -1)), chance.choice((0, 8, REGION_BYTES - 24, REGION_BYTES, -1, 2**62)))
     failed = InferenceResponse(model_name="m", model_version=3, error=NotFound("no"))
     number = chance.randint(1, 4)
     return [
@@ -87,8 +88,8 @@ def _honest(chance: Chance, memory: Memory) -> list[bytes]:
         m.encode(m.Cancel(number)),
         m.encode(m.Taken(number, chance.randint(-1, 3))),
         m.encode(m.Release((chance.choice((0, 4096, -1, 2**40)),))),
-        m.encode(m.Call(number, m.Statistics("m", None))),
-        m.encode(m.Call(number, m.Explain("m", 1))),
+        m.encode(m.Call(number, q.Statistics("m", None))),
+        m.encode(m.Call(number, q.Explain("m", 1))),
         m.encode(m.Result(number, None, b"\xc3")),
         m.encode(m.Ready()),
     ]

@@ -29,6 +29,7 @@ from tpy.messages import (
     ModelCounters,
     ModelDescription,
     ModelExplanation,
+    ModelGraph,
     ModelStatistics,
     RecordingOptions,
     RecordingStatus,
@@ -229,6 +230,11 @@ class DiagnosticsService(Protocol):
     async def explain(self, model_name: str, version: int | None = None) -> Sequence[ModelExplanation]:
         """Explanations of how the engine treats the requests of a model now; sorted by version. Raises InvalidArgument for a
         model or version that is not served."""
+        ...
+
+    async def graph(self, model_name: str, version: int | None = None) -> ModelGraph:
+        """The graph in the file of a model, of the newest version that is served for None. Raises InvalidArgument for a model or
+        version that is not served, Unsupported for other files than ONNX, Internal for one that cannot be read."""
         ...
 
     def log_settings(self) -> LogSettings:

@@ -101,6 +101,18 @@ def test_the_start_page_tells_models_where_the_index_is(server: ServerProcess) -
     assert (status, "writer" in text) == (200, True), "who is ready is no index of the repository"
 
 
+def test_the_graph_of_a_model_is_there_too(server: ServerProcess) -> None:
+    status, text = ask(server.address(MANAGEMENT), "/v2/models/m/graph")
+    graph = json.loads(text)
+    assert status == 200
+    assert [node["operator"] for node in graph["nodes"]] == ["Mul", "Add"]
+    assert [tensor["shape"] for tensor in graph["inputs"] + graph["outputs"]] == [["N", 3], ["N", 3]]
+    status, text = ask(server.address(MANAGEMENT), "/v2/models/writer/graph")
+    assert (status, "ONNX files (.onnx) only" in text) == (501, True)
+    status, text = ask(server.http, "/v2/models/m/graph")
+    assert (status, REFUSAL in text) == (403, True)
+
+
 def test_all_is_at_the_management_address(server: ServerProcess) -> None:
     address = server.address(MANAGEMENT)
     assert address is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 import trio
@@ -13,8 +15,9 @@ from tests.engine.sequences import of, oldest, sequence_backend, sequence_config
 from tests.engine.test_rate_limiter import ANY, group, limited
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
 from tpy.config.model_config import QueuePolicy, ResponseCache
+from tpy.errors import InvalidArgument, Unsupported
 from tpy.limits import LATENCIES_KEPT_NS
-from tpy.messages import EngineActivity, InstanceState, ModelExplanation, QueueActivity, WaitReason
+from tpy.messages import EngineActivity, InstanceState, ModelExplanation, ModelState, QueueActivity, WaitReason
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.cache.options import LocalCacheOptions
 
@@ -245,3 +248,24 @@ async def test_an_instance_that_failed(autojump_clock: MockClock) -> None:
     assert [(each.state, each.reason) for each in said.instances] == [(InstanceState.FAILED, "it broke")]
     assert (said.state, said.limit) == ("UNAVAILABLE", "no_instance")
     assert "executes nothing: it broke" in said.advice[0]
+
+
+async def test_the_file_of_a_model_is_that_of_its_newest_version(autojump_clock: MockClock) -> None:
+    folder = Path("repository/m")
+    async with rig() as r:
+        generation = r.want(config(default_model_filename="net.onnx"), (1, 2), directory=folder)
+        for version in (1, 2):
+            await r.wait_state(version, generation, ModelState.READY)
+        assert r.plane.model_path("m") == r.plane.model_path("m", 2) == folder / "2" / "net.onnx"
+        assert r.plane.model_path("m", 1) == folder / "1" / "net.onnx"
+        with pytest.raises(InvalidArgument, match="version is not available for model 'm'"):
+            r.plane.model_path("m", 3)
+        with pytest.raises(InvalidArgument, match="'n' is not available"):
+            r.plane.model_path("n")
+
+
+async def test_an_ensemble_has_no_file(autojump_clock: MockClock) -> None:
+    async with rig(backend=MembersBackend()) as r:
+        await serve_all(r, config("a"), config("b"), CHAIN)
+        with pytest.raises(Unsupported, match="'e' is an ensemble: its steps are in its configuration"):
+            r.plane.model_path("e")

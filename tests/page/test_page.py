@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -14,13 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http
+from onnx import TensorProto, helper
 from PIL import Image
 
+from tests.backends import onnx_models
 from tests.e2e.repositories import AFFINE_CONFIG, ModelFolder
 from tests.e2e.server import ServerProcess
+from tpy.messages import DataType
 
-from .conftest import Tab, page_of
+from .conftest import STREAM, STREAM_CONFIG, Tab, page_of
 
+FP32 = DataType.FP32
 expect = pytest.importorskip("playwright.sync_api", reason="the tests of the page need Playwright: make test-page").expect
 
 
@@ -145,6 +150,77 @@ def test_the_steps_of_an_ensemble_are_a_graph(tab: Tab, tmp_path: Path) -> None:
         ]
         graph.get_by_role("link", name="second").click()
         expect(page.locator("h1")).to_have_text("second")
+        page.goto("about:blank")
+
+
+CHAIN = 1200
+
+
+def shapes_model() -> bytes:
+    """A branch that comes together again, and an If."""
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node("Identity", ["sum"], [name])], name, [], [onnx_models.value(name, FP32, ["N", 3])]
+        )
+        for name in ("then_branch", "else_branch")
+    }
+    nodes = [
+        helper.make_node("Relu", ["INPUT"], ["positive"], name="the positive half"),
+        helper.make_node("Neg", ["INPUT"], ["negated"]),
+        helper.make_node("Add", ["positive", "negated"], ["sum"]),
+        helper.make_node("ReduceMax", ["INPUT"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["condition"], to=TensorProto.BOOL),
+        helper.make_node("If", ["condition"], ["OUTPUT"], **branches),
+    ]
+    ends = [onnx_models.value("INPUT", FP32, ["N", 3])], [onnx_models.value("OUTPUT", FP32, ["N", 3])]
+    graph = helper.make_graph(nodes, "graph", *ends, value_info=[onnx_models.value("positive", FP32, ["N", 3])])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
+    content: bytes = made.SerializeToString()
+    return content
+
+
+def chain_model() -> bytes:
+    names = ["INPUT", *(f"t{number}" for number in range(CHAIN - 1)), "OUTPUT"]
+    nodes = [helper.make_node("Relu", [before], [after]) for before, after in itertools.pairwise(names)]
+    ends = [onnx_models.value("INPUT", FP32, ["N", 3])], [onnx_models.value("OUTPUT", FP32, ["N", 3])]
+    return onnx_models.model(nodes, *ends)
+
+
+@pytest.mark.parametrize("flags", [(), ("--frontend-processes=1",)], ids=["one process", "a frontend process"])
+def test_the_operators_of_an_onnx_file_are_a_graph(flags: tuple[str, ...], tab: Tab, tmp_path: Path) -> None:
+    ModelFolder(tmp_path, "shapes").config('backend: "onnxruntime"').file("1/model.onnx", shapes_model())
+    ModelFolder(tmp_path, "chain").config('backend: "onnxruntime"').file("1/model.onnx", chain_model())
+    ModelFolder(tmp_path, "words").config(STREAM_CONFIG).python(STREAM)
+    tab.expected.append("status of 500")
+    page: Any = tab.page
+    with ServerProcess("--page-on-http=true", *flags, repositories=[tmp_path]) as server:
+
+        def open_graph(model: str) -> Any:
+            page.goto(f"http://{server.http}/page/#/models/{model}")
+            page.get_by_text("Operators of model.onnx").click()
+            return page.locator(".file-graph")
+
+        content = open_graph("shapes")
+        expect(content.locator("p")).to_have_text("6 nodes. Weights are left out.")
+        expect(content.locator("text:not(.note)")).to_have_text(
+            ["INPUT", "Relu", "Neg", "Add", "ReduceMax", "Cast", "If", "OUTPUT"]
+        )
+        expect(content.locator("text.note").filter(has_text="branch")).to_have_text(["else_branch, then_br…"])
+        expect(content.locator("g", has_text="the positive half").locator("text")).to_have_text(
+            ["Relu", "the positive half", "FP32 [N, 3]"]
+        )
+        expect(content.locator("path")).to_have_count(8)
+        places = {name: content.locator("rect").nth(at).bounding_box()["x"] for at, name in enumerate("xrnamcio")}
+        assert places["x"] < places["r"] == places["n"] == places["m"] < places["a"] == places["c"] < places["i"] < places["o"]
+        expect(open_graph("chain").locator("p")).to_have_text("The first 1,000 of 1,200 nodes. Weights are left out.")
+        expect(page.locator("rect.operator")).to_have_count(1000)
+        (tmp_path / "chain" / "1" / "model.onnx").write_bytes(chain_model()[:1000])
+        page.reload()
+        page.get_by_text("Operators of model.onnx").click()
+        expect(page.locator(".file-graph .bad")).to_contain_text("'model.onnx' is not an ONNX model, or is damaged: ")
+        page.goto(f"http://{server.http}/page/#/models/words")
+        expect(page.locator(".try-it")).to_be_visible()
+        expect(page.locator(".file-graph")).to_have_count(0)
         page.goto("about:blank")
 
 

@@ -32,7 +32,7 @@ from tpy.messages import (
 )
 from tpy.regions import RegionRegistry
 from tpy.remote import engine_side
-from tpy.remote.core import messages as m
+from tpy.remote.core import questions as q
 from tpy.services import Services
 from tpy.telemetry.log_tail import LogTail
 from tpy.testing import FakeDevice
@@ -118,6 +118,7 @@ async def test_the_other_services_answer_as_those_of_the_engine() -> None:
         assert await here.diagnostics.statistics("m") == await there.diagnostics.statistics("m")
         assert await here.diagnostics.counters() == await there.diagnostics.counters()
         assert await here.diagnostics.explain("m", 1) == await there.diagnostics.explain("m", 1)
+        assert await here.diagnostics.graph("m", 1) == await there.diagnostics.graph("m", 1)
         with pytest.raises(InvalidArgument, match="requested model 'x' is not available"):
             await here.diagnostics.statistics("x")
         assert await here.repository.model_ready("m") is True
@@ -441,9 +442,9 @@ async def test_regions_in_a_gpus_memory_are_the_engines() -> None:
         assert np.array_equal((await trio.to_thread.run_sync(region.read, 8, 2 * MIB)).view(np.uint16), values)
         assert (server.counts["in"], server.counts["out"]) == (2, 2)
         number = region.number  # type: ignore[attr-defined]  # not every Region has one
-        for wrong, size, error in ((m.RegionOffset(number, 8), 3 * MIB, InvalidArgument), (m.RegionOffset(99, 0), 1, NotFound)):
+        for wrong, size, error in ((q.RegionOffset(number, 8), 3 * MIB, InvalidArgument), (q.RegionOffset(99, 0), 1, NotFound)):
             with pytest.raises(error):
-                await sides.engine.ask(m.ReadRegion(wrong, size), bytes)
+                await sides.engine.ask(q.ReadRegion(wrong, size), bytes)
         await here.unregister(RegionKind.CUDA, "r")
         assert "r" not in here.regions
         assert bytes(await trio.to_thread.run_sync(region.read, 8, 4)) == bytes(values[:2]), "whoever has it still uses it"

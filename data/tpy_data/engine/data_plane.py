@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import trio
@@ -14,7 +15,7 @@ from tpy.config import RequestTimeout
 from tpy.deliveries import Deliveries
 from tpy.devices import NO_DEVICES, Devices
 from tpy.echo import echo
-from tpy.errors import InvalidArgument
+from tpy.errors import InvalidArgument, Unsupported
 from tpy.ids import ModelId
 from tpy.messages import CacheStatistics, CalledActivity, Latency, ModelCounters, ModelExplanation, ModelStatistics
 from tpy.observers import RequestObservers
@@ -146,6 +147,15 @@ class DataPlane:
             explain(model, served, now_ns, self._called_by(model.name, now_ns))
             for model, served in self._served(model_name, version)
         ]
+
+    def model_path(self, model_name: str, version: int | None = None) -> Path:
+        """The file or folder that the configuration of a version names, of the newest ready one for None. Raises InvalidArgument
+        for what is not served, Unsupported for an ensemble."""
+        found = [served for _, served in self._served(model_name, version)]
+        served = ([each for each in found if each.ready] or found)[-1]
+        if served.directory is None:
+            raise Unsupported(f"'{echo(model_name)}' is an ensemble: its steps are in its configuration")
+        return served.directory / served.served_copy.config.default_model_filename
 
     def _called_by(self, model_name: str, now_ns: int) -> tuple[CalledActivity, ...]:
         return tuple(

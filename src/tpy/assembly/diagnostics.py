@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import trio
+
 from tpy import __version__
-from tpy.messages import LogSettings, ModelCounters, ModelExplanation, ModelStatistics, ServerMetadata
+from tpy.messages import LogSettings, ModelCounters, ModelExplanation, ModelGraph, ModelStatistics, ServerMetadata
 from tpy.services import TraceTexts, TraceUpdates
 from tpy.telemetry.logs import LogController
 from tpy.telemetry.traces.tracer import Tracer
 from tpy_data.engine import DataPlane
+from tpy_data.onnx_graph import read_graph
 
 EXTENSIONS = (
     "classification",
@@ -36,6 +39,7 @@ class Diagnostics:
         self._data = data
         self._logs = logs
         self._tracer = tracer
+        self._reading = trio.CapacityLimiter(1)
         self._metadata = ServerMetadata(name=server_id, version=__version__, extensions=EXTENSIONS)
 
     def server_metadata(self) -> ServerMetadata:
@@ -53,6 +57,11 @@ class Diagnostics:
     async def explain(self, model_name: str, version: int | None = None) -> Sequence[ModelExplanation]:
         """See DiagnosticsService."""
         return self._data.explain(model_name, version)
+
+    async def graph(self, model_name: str, version: int | None = None) -> ModelGraph:
+        """See DiagnosticsService. One file is read at a time; on a disk that hangs the thread is left behind."""
+        path = self._data.model_path(model_name, version)
+        return await trio.to_thread.run_sync(read_graph, path, abandon_on_cancel=True, limiter=self._reading)
 
     def log_settings(self) -> LogSettings:
         """See DiagnosticsService."""

@@ -23,6 +23,7 @@ from tpy.messages.explanation import (
     SequenceActivity,
     WaitReason,
 )
+from tpy.messages.graphs import GraphNode, GraphTensor, ModelGraph
 from tpy.messages.inference import (
     FINAL_ONLY,
     InferenceRequest,
@@ -74,6 +75,8 @@ __all__ = [
     "Exemplar",
     "FailureCounts",
     "GpuUse",
+    "GraphNode",
+    "GraphTensor",
     "Histogram",
     "IndexEntry",
     "InferenceRequest",
@@ -92,6 +95,7 @@ __all__ = [
     "ModelCounters",
     "ModelDescription",
     "ModelExplanation",
+    "ModelGraph",
     "ModelState",
     "ModelStatistics",
     "Moment",

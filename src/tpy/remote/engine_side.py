@@ -25,6 +25,7 @@ from tpy.messages import IndexEntry, InferenceResponse
 from tpy.messages.inference import parameter_problem
 from tpy.regions import CountedRegion, DeviceRegion, RegionArray
 from tpy.remote.core import messages as m
+from tpy.remote.core import questions as q
 from tpy.remote.core.answerer import Answerer
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.tensors import is_long, long_read, message_of, request_of
@@ -156,12 +157,12 @@ class FrontendSession:
         else:
             remote.submitted(handle)
 
-    def _find_array(self, place: m.RegionOffset, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    def _find_array(self, place: q.RegionOffset, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """See core.tensors.Find. Raises Unavailable when there are too many copies."""
         size = math.prod(shape) * dtype.itemsize
         return RegionArray(CountedRegion(self._region(place, size), size), shape, dtype, place.offset).as_array()
 
-    def _region(self, place: m.RegionOffset, size: int) -> DeviceRegion:
+    def _region(self, place: q.RegionOffset, size: int) -> DeviceRegion:
         region = self._subscription.regions.get(place.number)
         if region is None:
             raise NotFound("Unable to find shared memory region: it was unregistered")
@@ -217,63 +218,65 @@ class FrontendSession:
         if not scope.cancelled_caught:
             self._link.send(m.Result(message.number, failure, value))
 
-    async def _answer(self, question: m.Question) -> object:
+    async def _answer(self, question: q.Question) -> object:
         """Ask the service. What frontends could see of the answer in the replica is there before the answer."""
         services, publisher = self._services, self._publisher
         match question:
-            case m.ModelReady(model_name=name, version=version):
+            case q.ModelReady(model_name=name, version=version):
                 ready = await services.repository.model_ready(name, version)
                 publisher.take_name(name)
                 return ready
-            case m.Index(ready_only=ready_only):
+            case q.Index(ready_only=ready_only):
                 return await self._index(ready_only=ready_only)
-            case m.Statistics(model_name=name, version=version):
+            case q.Statistics(model_name=name, version=version):
                 return await services.diagnostics.statistics(name, version)
-            case m.Counters():
+            case q.Counters():
                 return await services.diagnostics.counters()
-            case m.Explain(model_name=name, version=version):
+            case q.Explain(model_name=name, version=version):
                 return await services.diagnostics.explain(name, version)
-            case m.TraceSettings(model_name=name, updates=updates):
+            case q.Graph(model_name=name, version=version):
+                return await services.diagnostics.graph(name, version)
+            case q.TraceSettings(model_name=name, updates=updates):
                 settings = await services.diagnostics.trace_settings(name, updates)
                 if updates:
                     await publisher.publish()
                 return settings
-            case m.Load(load=load):
+            case q.Load(load=load):
                 try:
                     await services.repository.load(load)
                 finally:
                     await publisher.publish()
-            case m.Unload(model_name=name, unload_dependents=unload_dependents):
+            case q.Unload(model_name=name, unload_dependents=unload_dependents):
                 await services.repository.unload(name, unload_dependents=unload_dependents)
                 await publisher.publish()
-            case m.RegisterSystem(registration=registration) | m.RegisterCuda(registration=registration):
+            case q.RegisterSystem(registration=registration) | q.RegisterCuda(registration=registration):
                 await services.shared_memory.register(registration)
                 await publisher.publish()
-            case m.Unregister(kind=kind, name=name):
+            case q.Unregister(kind=kind, name=name):
                 await services.shared_memory.unregister(kind, name)
                 await publisher.publish()
-            case m.ReadRegion(place=place, size=size):
+            case q.ReadRegion(place=place, size=size):
                 copy = await trio.to_thread.run_sync(self._region(place, size).read, place.offset, size)
                 return copy.data
-            case m.WriteRegion(place=place, data=data):
+            case q.WriteRegion(place=place, data=data):
                 await trio.to_thread.run_sync(self._region(place, len(data)).write, place.offset, data)
-            case m.RecordingState():
+            case q.RecordingState():
                 return await services.recordings.status()
-            case m.ChangeRecording(options=options):
+            case q.ChangeRecording(options=options):
                 status = await services.recordings.change(options)
                 await publisher.publish()
                 return status
-            case m.LogLines(after=after):
+            case q.LogLines(after=after):
                 return await offered(services.log).lines_after(after)
-            case m.RecentTraces(after=after):
+            case q.RecentTraces(after=after):
                 return await offered(services.traces).recent_after(after)
-            case m.CheckConfig(model_name=name, config=config):
+            case q.CheckConfig(model_name=name, config=config):
                 return await offered(services.checks).check_config(name, config)
-            case m.Metrics(openmetrics=openmetrics):
+            case q.Metrics(openmetrics=openmetrics):
                 return await offered(services.metrics).page(openmetrics=openmetrics)
-            case m.Gpus():
+            case q.Gpus():
                 return await offered(services.metrics).gpus()
-            case m.UpdateLog(settings=settings):
+            case q.UpdateLog(settings=settings):
                 await services.diagnostics.update_log_settings(settings)
                 await publisher.publish()
         return None

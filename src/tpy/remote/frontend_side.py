@@ -22,6 +22,7 @@ from tpy.limits import REMOTE_CALLS_MAX, REMOTE_OUTBOUND_BYTES_MAX, REMOTE_WINDO
 from tpy.messages import InferenceRequest, InferenceResponse, LogSettings, ModelDescription, held_bytes
 from tpy.observers import RequestObservers
 from tpy.remote.core import messages as m
+from tpy.remote.core import questions as q
 from tpy.remote.core.caller import Caller, PendingRequest
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.replica import Replica, ReplicaUpdate, VersionEntry
@@ -159,7 +160,7 @@ class EngineLink:
             nothing = msgspec.structs.replace(request, inputs=(), parameters={}, id="", requested_outputs=())
             return m.encode(submit_of(pending.number, NO_COPY, nothing, lambda size: None))
 
-    async def ask(self, question: m.Question, kind: type[T]) -> T:
+    async def ask(self, question: q.Question, kind: type[T]) -> T:
         """The answer of a service. Raises what it raises."""
         if len(self._calls) >= REMOTE_CALLS_MAX:
             raise Unavailable(f"the server has too many calls: a frontend process may have {REMOTE_CALLS_MAX}")

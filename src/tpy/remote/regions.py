@@ -16,11 +16,12 @@ from tpy.limits import REMOTE_REGION_BYTES_MAX
 from tpy.messages import RegionFacts
 from tpy.regions import Bytes, Region, RegionArray, RegionCopies, SegmentRegion, reopen_segment
 from tpy.remote.core import messages as m
+from tpy.remote.core import questions as q
 from tpy.remote.core.replica import AnyRegionEntry, DeviceRegionEntry
 
 _log = logging.getLogger(__name__)
 
-Ask = Callable[[m.Question, Any], Awaitable[Any]]
+Ask = Callable[[q.Question, Any], Awaitable[Any]]
 """As EngineLink.ask."""
 
 
@@ -46,14 +47,14 @@ class RemoteDeviceRegion:
         """As `Region.read_into`."""
         for begin in range(0, target.size, REMOTE_REGION_BYTES_MAX):
             part = target[begin : begin + REMOTE_REGION_BYTES_MAX]
-            question = m.ReadRegion(m.RegionOffset(self.number, offset + begin), part.size)
+            question = q.ReadRegion(q.RegionOffset(self.number, offset + begin), part.size)
             part[:] = np.frombuffer(trio.from_thread.run(self._ask, question, bytes), np.uint8)
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """As `Region.write`."""
         for begin in range(0, len(data), REMOTE_REGION_BYTES_MAX):
             part = bytes(data[begin : begin + REMOTE_REGION_BYTES_MAX])
-            question = m.WriteRegion(m.RegionOffset(self.number, offset + begin), part)
+            question = q.WriteRegion(q.RegionOffset(self.number, offset + begin), part)
             trio.from_thread.run(self._ask, question, type(None))
 
 
@@ -93,10 +94,10 @@ class RegionReplicas:
             self._token.run_sync_soon(self._send, m.ForgetRegion(number))
 
 
-def region_offset(array: object) -> m.RegionOffset:
+def region_offset(array: object) -> q.RegionOffset:
     """See core.tensors.Refer. Raises ValueError for an array that is anywhere else."""
     if isinstance(array, RegionArray):
         region: Region = array.memory.region
         if isinstance(region, RemoteDeviceRegion):
-            return m.RegionOffset(region.number, array.offset)
+            return q.RegionOffset(region.number, array.offset)
     raise ValueError("an array that is not in host memory")

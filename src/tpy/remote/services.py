@@ -15,6 +15,7 @@ from tpy.messages import (
     LogSettings,
     ModelCounters,
     ModelExplanation,
+    ModelGraph,
     ModelStatistics,
     RecordingOptions,
     RecordingStatus,
@@ -26,7 +27,7 @@ from tpy.messages import (
 )
 from tpy.refusals import Refusals
 from tpy.regions import Region
-from tpy.remote.core import messages as m
+from tpy.remote.core import questions as q
 from tpy.remote.frontend_side import EngineLink, RemoteModel
 from tpy.services import Services, TraceTexts, TraceUpdates
 
@@ -88,19 +89,19 @@ class RemoteRepository:
 
     async def model_ready(self, model_name: str, version: int | None = None) -> bool:
         """See RepositoryService."""
-        return await self._engine.ask(m.ModelReady(model_name, version), bool)
+        return await self._engine.ask(q.ModelReady(model_name, version), bool)
 
     async def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
         """See RepositoryService."""
-        return await self._engine.ask(m.Index(ready_only), list[IndexEntry])
+        return await self._engine.ask(q.Index(ready_only), list[IndexEntry])
 
     async def load(self, request: LoadRequest) -> None:
         """See RepositoryService."""
-        await self._engine.ask(m.Load(request), type(None))
+        await self._engine.ask(q.Load(request), type(None))
 
     async def unload(self, model_name: str, *, unload_dependents: bool = False) -> None:
         """See RepositoryService."""
-        await self._engine.ask(m.Unload(model_name, unload_dependents), type(None))
+        await self._engine.ask(q.Unload(model_name, unload_dependents), type(None))
 
 
 class RemoteDiagnostics:
@@ -115,15 +116,19 @@ class RemoteDiagnostics:
 
     async def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
         """See DiagnosticsService."""
-        return await self._engine.ask(m.Statistics(model_name, version), list[ModelStatistics])
+        return await self._engine.ask(q.Statistics(model_name, version), list[ModelStatistics])
 
     async def counters(self) -> Sequence[ModelCounters]:
         """See DiagnosticsService."""
-        return await self._engine.ask(m.Counters(), list[ModelCounters])
+        return await self._engine.ask(q.Counters(), list[ModelCounters])
 
     async def explain(self, model_name: str, version: int | None = None) -> Sequence[ModelExplanation]:
         """See DiagnosticsService."""
-        return await self._engine.ask(m.Explain(model_name, version), list[ModelExplanation])
+        return await self._engine.ask(q.Explain(model_name, version), list[ModelExplanation])
+
+    async def graph(self, model_name: str, version: int | None = None) -> ModelGraph:
+        """See DiagnosticsService."""
+        return await self._engine.ask(q.Graph(model_name, version), ModelGraph)
 
     def log_settings(self) -> LogSettings:
         """See DiagnosticsService."""
@@ -131,11 +136,11 @@ class RemoteDiagnostics:
 
     async def update_log_settings(self, settings: LogSettings) -> None:
         """See DiagnosticsService."""
-        await self._engine.ask(m.UpdateLog(settings), type(None))
+        await self._engine.ask(q.UpdateLog(settings), type(None))
 
     async def trace_settings(self, model_name: str = "", updates: TraceUpdates | None = None) -> TraceTexts:
         """See DiagnosticsService."""
-        return await self._engine.ask(m.TraceSettings(model_name, updates), dict[str, list[str]])
+        return await self._engine.ask(q.TraceSettings(model_name, updates), dict[str, list[str]])
 
 
 class RemoteRecordings:
@@ -146,11 +151,11 @@ class RemoteRecordings:
 
     async def status(self) -> RecordingStatus:
         """See RecordingService."""
-        return await self._engine.ask(m.RecordingState(), RecordingStatus)
+        return await self._engine.ask(q.RecordingState(), RecordingStatus)
 
     async def change(self, options: RecordingOptions | None) -> RecordingStatus:
         """See RecordingService."""
-        return await self._engine.ask(m.ChangeRecording(options), RecordingStatus)
+        return await self._engine.ask(q.ChangeRecording(options), RecordingStatus)
 
 
 class RemoteLog:
@@ -165,7 +170,7 @@ class RemoteLog:
 
     async def lines_after(self, number: int) -> Sequence[LogLine]:
         """See LogService."""
-        return await self._engine.ask(m.LogLines(number), list[LogLine])
+        return await self._engine.ask(q.LogLines(number), list[LogLine])
 
 
 class RemoteTraces:
@@ -176,7 +181,7 @@ class RemoteTraces:
 
     async def recent_after(self, number: int) -> Sequence[TracedRequest]:
         """See TraceService."""
-        return await self._engine.ask(m.RecentTraces(number), list[TracedRequest])
+        return await self._engine.ask(q.RecentTraces(number), list[TracedRequest])
 
 
 class RemoteChecks:
@@ -187,7 +192,7 @@ class RemoteChecks:
 
     async def check_config(self, model_name: str, config: str | None = None) -> ConfigCheck:
         """See ConfigCheckService."""
-        return await self._engine.ask(m.CheckConfig(model_name, config), ConfigCheck)
+        return await self._engine.ask(q.CheckConfig(model_name, config), ConfigCheck)
 
 
 class RemoteMetrics:
@@ -198,11 +203,11 @@ class RemoteMetrics:
 
     async def page(self, *, openmetrics: bool = False) -> bytes:
         """See MetricsService."""
-        return await self._engine.ask(m.Metrics(openmetrics), bytes)
+        return await self._engine.ask(q.Metrics(openmetrics), bytes)
 
     async def gpus(self) -> Sequence[GpuUse]:
         """See MetricsService."""
-        return await self._engine.ask(m.Gpus(), list[GpuUse])
+        return await self._engine.ask(q.Gpus(), list[GpuUse])
 
 
 class RemoteSharedMemory:
@@ -220,9 +225,9 @@ class RemoteSharedMemory:
 
     async def register(self, registration: Registration) -> None:
         """See SharedMemoryService."""
-        question = m.RegisterSystem if isinstance(registration, SystemRegistration) else m.RegisterCuda
+        question = q.RegisterSystem if isinstance(registration, SystemRegistration) else q.RegisterCuda
         await self._engine.ask(question(registration), type(None))  # type: ignore[arg-type]  # each has its own kind
 
     async def unregister(self, kind: RegionKind, name: str = "") -> None:
         """See SharedMemoryService."""
-        await self._engine.ask(m.Unregister(kind, name), type(None))
+        await self._engine.ask(q.Unregister(kind, name), type(None))

@@ -16,6 +16,8 @@ from tpy.messages import (
     ConfigProblem,
     DataType,
     ExecutedBatch,
+    GraphNode,
+    GraphTensor,
     IndexEntry,
     InferenceRequest,
     InferenceResponse,
@@ -26,6 +28,7 @@ from tpy.messages import (
     ModelCounters,
     ModelDescription,
     ModelExplanation,
+    ModelGraph,
     ModelState,
     ModelStatistics,
     Moment,
@@ -249,6 +252,15 @@ class FakeDiagnostics:
         batch = ExecutedBatch(begin_ns=5, end_ns=7, batch_size=2)
         instance = InstanceActivity(name="m_0", kind="KIND_CPU", state=InstanceState.EXECUTING, held=1, recent=(batch,))
         return [ModelExplanation(name="m", version=1, instances=(instance,), batch_sizes={2: 3}, advice=("Do less.",))]
+
+    async def graph(self, model_name: str, version: int | None = None) -> ModelGraph:
+        if model_name != "m":
+            raise InvalidArgument(f"requested model '{model_name}' is not available")
+        tensor = GraphTensor(name="OUTPUT0", datatype="FP32", shape=("N", 3, -1))
+        node = GraphNode(
+            operator="If", inputs=("INPUT0", "w"), outputs=(tensor, GraphTensor(name="y")), subgraphs=("then_branch",)
+        )
+        return ModelGraph(file="model.onnx", outputs=(tensor,), nodes=(node,), node_count=2)
 
     def log_settings(self) -> LogSettings:
         return self.settings

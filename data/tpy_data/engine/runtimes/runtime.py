@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import NamedTuple
 
 import trio
@@ -99,6 +100,11 @@ class Runtime(ABC):
     def version(self) -> Version:
         """The version."""
         return self.key.version
+
+    @property
+    def directory(self) -> Path | None:
+        """As `Served.directory`."""
+        return None
 
     @property
     def accepts(self) -> bool:

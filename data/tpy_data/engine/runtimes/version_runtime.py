@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import cast
 
 import trio
@@ -66,6 +67,11 @@ class VersionRuntime(Runtime):
     def load(self) -> float | None:
         """As `Served.load`."""
         return None if self._instances is None else self._instances.load()
+
+    @property
+    def directory(self) -> Path:
+        """As `Served.directory`."""
+        return self._desired_version.directory
 
     def restarts(self) -> int:
         """As `Served.restarts`."""

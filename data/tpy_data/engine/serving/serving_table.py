@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tpy.ids import ModelId, Version
@@ -36,6 +37,11 @@ class Served(Protocol):
 
     @property
     def load_duration_ns(self) -> int: ...
+
+    @property
+    def directory(self) -> Path | None:
+        """The folder of its files; None: it is an ensemble."""
+        ...
 
     def memory_usage(self) -> tuple[MemoryUsage, ...]:
         """Memory by device, as it was when the version and its instances were made."""

@@ -97,6 +97,7 @@ def create_app(endpoint: InferEndpoint, *, page: bool = False, stopping: trio.Ev
         routes.add("metadata", f"{prefix}/labels", GET=control.labels)
         routes.add("statistics", f"{prefix}/stats", GET=control.statistics)
         routes.add("statistics", f"{prefix}/explain", GET=control.explain)
+        routes.add("model-repository", f"{prefix}/graph", GET=control.graph)
         routes.add("", f"{prefix}/infer", POST=_inference)
         routes.add("inference", f"{prefix}/generate", POST=generate.generate)
         routes.add("inference", f"{prefix}/generate_stream", POST=generate.generate_stream)

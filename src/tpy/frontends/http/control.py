@@ -103,6 +103,10 @@ class ControlApi:
         found = await self._services.diagnostics.explain(model, parse_version(version))
         return json_reply(msgspec.json.encode({"explanations": found}))
 
+    async def graph(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
+        found = await self._services.diagnostics.graph(model, parse_version(version))
+        return json_reply(msgspec.json.encode(found))
+
     # Repository
 
     async def index(self, request: HttpRequest, *, repository: str = "") -> HttpReply:

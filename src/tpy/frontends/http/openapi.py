@@ -92,6 +92,9 @@ def _of_a_model() -> Iterable[Operation]:
         yield Operation(
             "Models", "GET", f"{model}/explain", f"What requests wait for now, and what to change{note}", answer="Explanations"
         )
+        yield Operation(
+            "Models", "GET", f"{model}/graph", f"The graph of an ONNX model{note}", answer="ModelGraph", errors=(500, 501)
+        )
         yield Operation("Health", "GET", f"{model}/ready", f"200 when the model can be asked{note}", kind=_TEXT)
 
 

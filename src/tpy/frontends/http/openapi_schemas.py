@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from tpy.limits import RECORDING_BYTES_MAX, RECORDING_PATTERNS_MAX, RECORDING_REQUESTS_MAX, RECORDING_SECONDS_MAX
-from tpy.messages import ConfigProblem, Contents, GpuUse, ModelExplanation, ModelState, RecordingState, TracedRequest
+from tpy.messages import ConfigProblem, Contents, GpuUse, ModelExplanation, ModelGraph, ModelState, RecordingState, TracedRequest
 from tpy.messages.datatypes import DataType
 
 Schema = dict[str, object]
@@ -157,6 +157,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     **_of_messages(ConfigProblem),
     "Explanations": _object({"explanations": _array(reference("ModelExplanation"))}),
     **_of_messages(ModelExplanation),
+    **_of_messages(ModelGraph),
     "InferRequest": _object(
         {"inputs": _array(reference("InferInput"))},
         {"id": _TEXT, "parameters": _PARAMETERS, "outputs": _array(reference("InferRequestedOutput"))},

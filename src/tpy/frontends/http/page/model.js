@@ -6,7 +6,7 @@ import { configurationView } from "./configuration.js";
 import { h, setText } from "./dom.js";
 import { configurationEditor, versionList } from "./editor.js";
 import { ago, bytes, number, time } from "./format.js";
-import { ensembleGraph } from "./graph.js";
+import { ensembleGraph, fileGraph } from "./graph.js";
 import { act, modelHash, result, stateCell } from "./parts.js";
 import { group } from "./store.js";
 import { tryIt } from "./try.js";
@@ -88,7 +88,7 @@ export function modelView({ store }, name, wanted) {
       const path = modelPath(name, row.version);
       const [metadata, configuration] = await Promise.all([ask("GET", path), ask("GET", `${path}/config`)]);
       if (described !== key) return;
-      sections.replaceChildren(tryIt(metadata, configuration, row.version, stopped.signal), tensors(metadata, configuration, path), ensembleGraph(configuration), configurationView(configuration));
+      sections.replaceChildren(tryIt(metadata, configuration, row.version, stopped.signal), tensors(metadata, configuration, path), ensembleGraph(configuration), fileGraph(configuration, path), configurationView(configuration));
     } catch (error) {
       if (described !== key) return;
       if (!error.status || error.status >= 500) described = ""; // the next look at the models asks again
