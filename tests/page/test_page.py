@@ -375,7 +375,8 @@ def test_what_is_typed_while_the_page_waits_stays(tab: Tab, server: ServerProces
     page = opened(tab, server, "#/models/affine")
     held: list[Any] = []
     page.route("**/v2/models/affine/config", lambda route: held.append(route))
-    page.get_by_text("Change the configuration").click()
+    with page.expect_request("**/v2/models/affine/config"):
+        page.get_by_text("Change the configuration").click()
     text = page.get_by_role("textbox", name="Configuration")
     text.fill("typed")
     expect(text).to_have_value("typed")
