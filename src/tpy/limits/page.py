@@ -22,7 +22,7 @@ GRAPH_NODES_MAX: Final = 1000
 """Nodes of a model's graph that are read and drawn. More, a browser draws slowly, and nobody looks at."""
 
 GRAPH_FIELDS_MAX: Final = 1_000_000
-"""Fields of a model's file that are looked at for its graph, in a thread: a few seconds. Each node that is not read is one."""
+"""Fields of a model's file that are looked at for its graph, in a thread: about a second. Each node that is not read is one."""
 
 GRAPH_KEPT_BYTES_MAX: Final = 4 * MIB
 """Names and shapes of a graph, which are kept and sent: of 1,000 nodes some 200 KiB."""
