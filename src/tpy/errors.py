@@ -53,6 +53,9 @@ class TpyError(Exception):
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN
 
+    wait_s: int | None = None
+    """Seconds after which the same request may be answered; None where nobody knows."""
+
     def __init__(self, message: str) -> None:
         message = echo(message, ERROR_CHARACTERS_MAX)
         if not message.isascii():
@@ -144,7 +147,7 @@ class ServerNotReady(Unavailable):
 
 
 class TooManyRequests(Refusal):
-    """Beyond the rate or the concurrency of a key; to be tried again after `wait_s` seconds."""
+    """Beyond the rate or the concurrency of a key."""
 
     code = ErrorCode.RESOURCE_EXHAUSTED
 

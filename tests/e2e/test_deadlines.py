@@ -6,6 +6,8 @@ import json
 import socket
 import struct
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -138,6 +140,10 @@ def test_a_full_queue_refuses(rig: Rig) -> None:
     rig.asker.wait_queued(1)
     with pytest.raises(InferenceServerException, match=r"^\[503\] \[request id: refused\] Exceeds maximum queue size$"):
         rig.asker.ask("refused").result()
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"http://{rig.server.http}/v2/models/{rig.model.name}/generate", data=b'{"INPUT0": 3}')
+    with caught.value as answer:
+        assert (answer.code, answer.headers["Retry-After"]) == (503, "1")
     rig.model.open_gate("executing", "waiting")
     assert (executing.result(), waiting.result()) == (1, 2)
 

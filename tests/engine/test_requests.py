@@ -197,6 +197,24 @@ async def test_cancelling_one_of_a_batch_leaves_the_others(autojump_clock: MockC
         assert (statistics.failures.canceled, statistics.inference.success.count) == (1, 2)
 
 
+@pytest.mark.parametrize(("latency_ms", "count", "wait_s"), [(100, 1, 1), (2000, 1, 8), (2000, 2, 4), (100_000, 1, 120)])
+async def test_a_full_queue_says_when_it_will_have_been_worked_off(
+    autojump_clock: MockClock, loop_guard: LoopGuard, latency_ms: int, count: int, wait_s: int
+) -> None:
+    policy = QueuePolicy(max_queue_size=4)
+    async with rig(latency_ms=latency_ms) as r:
+        await r.serve(
+            config(max_batch_size=1, dynamic_batching=dynamic(default_queue_policy=policy), instance_group=instances(count))
+        )
+        for _ in range(count):
+            await r.submit().wait()
+        for _ in range(count + 4):
+            r.submit()
+        with pytest.raises(Unavailable, match="Exceeds maximum queue size") as caught:
+            r.submit()
+        assert caught.value.wait_s == wait_s
+
+
 async def test_a_cancelled_request_leaves_its_queue_at_once(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     policy = QueuePolicy(max_queue_size=1)
     async with rig(latency_ms=100) as r:

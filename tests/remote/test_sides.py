@@ -281,13 +281,16 @@ async def test_a_response_that_has_no_form_is_an_error_and_leaves_nothing() -> N
 
 async def test_a_refusal_on_arrival_arrives_as_one() -> None:
     async with both_sides() as sides:
-        sides.fakes.inference.raises = Unavailable("Exceeds maximum queue size")
+        sides.fakes.inference.raises = full = Unavailable("Exceeds maximum queue size")
+        full.wait_s = 7
         sink = Sink()
         submit_to(sides.services.inference, request(np.zeros((1, 1), np.float32)), sink)
         assert sink.got == []
         await trio.testing.wait_all_tasks_blocked()
         [response] = sink.got
         assert (type(response.error), response.refused, response.final) == (Unavailable, True, True)
+        assert response.error is not None
+        assert response.error.wait_s == 7
         assert sides.engine.pending_requests == sides.session.open_requests == 0
 
 

@@ -159,6 +159,9 @@ WORKER_RESTART_BACKOFF_S_MAX: Final = 60
 CRASH_LOOP_PAUSE_S_MIN: Final = 8
 """The first pause in a crash loop (--crash-loop-failures): longer than what the failures before had. It doubles, too."""
 
+RETRY_AFTER_S_MAX: Final = 120
+"""The longest `Retry-After` of a full queue: by then much may have changed."""
+
 PRIORITY_LEVELS_MAX: Final = 1024
 """`dynamic_batching.priority_levels`: each level is a queue of its own that is looked at when a batch is formed."""
 

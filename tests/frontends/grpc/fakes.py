@@ -30,6 +30,7 @@ class FakeCall:
         self.peer = "127.0.0.1:1"
         self.status: Status | None = None
         self.message = ""
+        self.trailing_metadata: Metadata = ()
         self.ended = trio.Event()
         self.cancelled = False
         self._callback: Callable[[], None] | None = None
@@ -45,6 +46,7 @@ class FakeCall:
             self._callback()
 
     def fail(self, status: Status, message: str, trailing_metadata: Metadata = ()) -> None:
+        self.trailing_metadata = trailing_metadata
         self._end(status, message)
 
     def _end(self, status: Status, message: str = "") -> None:

@@ -99,6 +99,10 @@ async def test_refusals_on_arrival_and_failures_of_models() -> None:
         server.services.inference.raises = Unavailable("Exceeds maximum queue size")
         call = server.begin("ModelInfer", infer_request().SerializeToString())
         assert (call.status, call.message) == (Status.UNAVAILABLE, "Exceeds maximum queue size")
+        assert call.trailing_metadata == ()
+        server.services.inference.raises.wait_s = 7
+        call = server.begin("ModelInfer", infer_request().SerializeToString())
+        assert call.trailing_metadata == (("retry-after", "7"),)
         server.services.inference.raises = None
         server.services.inference.immediate = False
         call = server.begin("ModelInfer", infer_request().SerializeToString())

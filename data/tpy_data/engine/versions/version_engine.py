@@ -4,6 +4,7 @@ thread, on the caller's stack; what happens elsewhere is behind the instances' c
 from __future__ import annotations
 
 import functools
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -15,10 +16,11 @@ from tpy.backend import AnswerLater, InstanceFailure
 from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.deliveries import Deliveries
-from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
-from tpy.limits import RECENT_BATCHES_MAX
+from tpy.errors import Internal, InvalidArgument, QueueFull, TpyError, Unavailable
+from tpy.limits import RECENT_BATCHES_MAX, RETRY_AFTER_S_MAX
 from tpy.messages import EngineActivity, InferenceRequest, ResourceUse, WaitReason
 from tpy.services import ResponseSink
+from tpy.units import NS_PER_S
 from tpy_data.engine.admission.admission import Admission
 from tpy_data.engine.channels.channel import InstanceChannel
 from tpy_data.engine.requests.batch import Batch
@@ -139,7 +141,10 @@ class VersionEngine:
                 self._decoupled.begin(ticket)
             self._driver.submit(ticket)
         except (InvalidArgument, Unavailable) as refusal:
-            raise refused(refusal, request, self.statistics) from None
+            error = refused(refusal, request, self.statistics)
+            if isinstance(refusal, QueueFull):
+                error.wait_s = self._queue_s()
+            raise error from None
         if sequences is not None:
             sequences.submitted(ticket, request)
         return ticket
@@ -324,6 +329,16 @@ class VersionEngine:
         self.drain.check()
 
     # Batches
+
+    def _queue_s(self) -> int:
+        """Seconds in which the requests that wait will have been executed, at the pace of the last batches of an instance."""
+        slot = next(iter(self._slots.values()), None)
+        rows = took_ns = 0
+        for batch_size, (_, input_ns, infer_ns, output_ns) in () if slot is None else slot.recent:
+            rows += batch_size
+            took_ns += input_ns + infer_ns + output_ns
+        queue_ns = self.snapshot().queued * took_ns / max(1, rows) / max(1, len(self._slots))
+        return min(max(1, math.ceil(queue_ns / NS_PER_S)), RETRY_AFTER_S_MAX)
 
     def _batches_done(self, slot: InstanceSlot, batches: Sequence[Batch], failure: str | None) -> None:
         """Batches are over, or the instance has failed."""

@@ -73,7 +73,7 @@ def count_refusal(parts: CallParts, error: TpyError, *, submitted: bool) -> None
 
 def fail_call(call: CallContext, error: TpyError) -> None:
     """End a call with the status of `error`."""
-    trailing = (("retry-after", str(error.wait_s)),) if isinstance(error, TooManyRequests) else ()
+    trailing = () if error.wait_s is None else (("retry-after", str(error.wait_s)),)
     call.fail(GRPC_STATUS[error.code], error.message, trailing)
 
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import msgspec
 
 from tpy.echo import echo
-from tpy.errors import InvalidArgument, PermissionDenied, TooManyRequests, TpyError, Unauthenticated
+from tpy.errors import InvalidArgument, PermissionDenied, TpyError, Unauthenticated
 from tpy.frontends.access import Caller
 from tpy.frontends.http.codec import HTTP_STATUS, encode_error
 from tpy.messages.records import RequestRecord
@@ -163,10 +163,8 @@ def headers_of(error: TpyError) -> tuple[tuple[str, str], ...]:
             return (("WWW-Authenticate", 'Bearer realm="tpy"'),)
         case PermissionDenied():
             return (("WWW-Authenticate", 'Bearer realm="tpy", error="insufficient_scope"'),)
-        case TooManyRequests():
-            return (("Retry-After", str(error.wait_s)),)
         case _:
-            return ()
+            return () if error.wait_s is None else (("Retry-After", str(error.wait_s)),)
 
 
 Refuse = Callable[[int, str], HttpReply]

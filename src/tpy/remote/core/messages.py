@@ -31,15 +31,18 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
 
     code: ErrorCode
     message: str
+    wait_s: int | None = None
 
     @staticmethod
     def of(error: TpyError) -> Failure:
         """The failure for `error`."""
-        return Failure(error.code, error.message)
+        return Failure(error.code, error.message, error.wait_s)
 
     def error(self) -> TpyError:
         """The error again, as a new object: exceptions keep who raised them."""
-        return ERROR_OF_CODE[self.code](self.message)
+        error = ERROR_OF_CODE[self.code](self.message)
+        error.wait_s = self.wait_s
+        return error
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):
