@@ -354,7 +354,7 @@ async def test_refusals(hall: Hall, tmp_path: Path) -> None:
 async def test_credentials_are_not_recorded(tmp_path: Path) -> None:
     hall = Hall(tmp_path)
     file = await hall.start()
-    names = ("Authorization", "cookie", "X-API-Key", "x-team-key", "temperature")
+    names = ("Authorization", "cookie", "X-API-Key", "x-team-key", "Private-Token", "X-Goog-IAP-JWT-Assertion", "temperature")
     record = hall.observers.open("http", model="m", received_ns=5)
     assert record is not None
     record.admit(InferenceRequest(model_name="m", parameters=dict.fromkeys(names, "secret")), 10)

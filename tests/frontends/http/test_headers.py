@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpy.credentials import CREDENTIAL_HEADERS
+from tpy.credentials import CREDENTIAL_HEADERS, is_credential
 from tpy.errors import InvalidArgument
 from tpy.frontends.access import CREDENTIAL_NAMES
 from tpy.frontends.http import parse_restricted_apis
@@ -75,3 +75,11 @@ def test_headers_that_open_restricted_apis() -> None:
 
 def test_what_the_gate_reads_is_a_credential() -> None:
     assert CREDENTIAL_NAMES <= CREDENTIAL_HEADERS
+
+
+def test_names_that_are_made_of_words_for_credentials() -> None:
+    """Those of providers and proxies that no list has; parameters of models that mention tokens are none."""
+    credentials = ("Private-Token", "X-GitLab-Token", "DD-API-Key", "anthropic-api-key", "x-openai-api-key", "Token", "x-jwt")
+    proxies = ("X-Goog-IAP-JWT-Assertion", "Cf-Access-JWT-Assertion", "x-ms-token-aad-access-token", "X-Amzn-Oidc-Data")
+    assert all(map(is_credential, (*credentials, *proxies, "X-Forwarded-Authorization", "X-Client-Secret", "X-Auth-Key")))
+    assert not any(map(is_credential, ("pad_token", "max-tokens", "token_type", "idempotency-key", "x-request-id", "x-team")))
