@@ -228,6 +228,21 @@ async def test_long_strings_hold_up_no_loop_and_nothing_passes_them(long: np.nda
         assert sides.engine.shared_bytes == sides.session.shared_bytes == 0
 
 
+async def test_many_empty_strings_in_several_tensors_hold_up_no_loop(loop_guard: LoopGuard) -> None:
+    """They have few bytes; eight tensors of a million, from one region of 4 MiB, were 130 ms of each of the two loops."""
+    empty = np.full(1_000_000, b"", object)
+    asked = msgspec.structs.replace(
+        request(np.zeros(0, np.float32), "text"),
+        inputs=tuple([Tensor(f"INPUT{number}", DataType.BYTES, empty) for number in range(6)]),
+    )
+    async with both_sides() as sides:
+        sink = Sink()
+        submit_to(sides.services.inference, asked, sink)
+        await sink.final.wait()
+        assert sink.got[0].error is None
+        assert [tensor.array.size for tensor in sink.got[0].outputs] == [1_000_000] * 6
+
+
 async def test_a_long_request_that_cannot_be_sent_is_refused_and_the_next_one_is_not() -> None:
     array = np.array([["text"], [b"x" * 5_000_000]], object)
     wrong = with_input(array)

@@ -7,7 +7,7 @@ them lives.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from tpy.limits import REMOTE_INLINE_BYTES_MAX, REMOTE_LOOP_BYTES_MAX, REMOTE_PIECE_BYTES_MIN
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Residency, SequencePosition, Tensor, held_bytes
 from tpy.messages.inference import NO_PARAMETERS
+from tpy.messages.tensors import ELEMENT_BYTES
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.messages import Block, Failure, Origin, Response, Submit, WireTensor
 from tpy.remote.core.questions import RegionOffset
@@ -50,13 +51,13 @@ def is_long(tensors: tuple[Tensor, ...]) -> bool:
 
 
 def long_read(message: msgspec.Struct, view: View, read: Read) -> Callable[[], msgspec.Struct] | None:
-    """The job, for a thread, of reading a message's strings; what it returns has them as elements. None: they may be read on the
+    """The job, for a thread, of reading a message's strings; what it returns has them as tensors. None: they may be read on the
     loop. The job raises ProtocolError."""
     match message:
         case Submit():
-            return partial(_with_inputs, message, view, read) if any(map(_is_long, message.inputs)) else None
+            return partial(_with_inputs, message, view, read) if _are_long(message.inputs) else None
         case Response():
-            return partial(_with_outputs, message, view, read) if any(map(_is_long, message.outputs)) else None
+            return partial(_with_outputs, message, view, read) if _are_long(message.outputs) else None
     return None
 
 
@@ -99,7 +100,7 @@ def request_of(message: Submit, view: View, find: Find | None = None) -> Inferen
         timeout_us=message.timeout_us,
         deadline_ns=message.deadline_ns,
         received_ns=message.received_ns,
-        residency=Residency(inputs=True) if any(tensor.region is not None for tensor in message.inputs) else None,
+        residency=Residency(inputs=True) if any(map(_is_in_region, message.inputs)) else None,
     )
 
 
@@ -135,9 +136,17 @@ def response_of(message: Response, view: View) -> InferenceResponse:
     )
 
 
-def _is_long(tensor: WireTensor) -> bool:
-    block = tensor.block
-    return block is not None and tensor.datatype is DataType.BYTES and block.size >= REMOTE_LOOP_BYTES_MAX
+def _is_in_region(tensor: WireTensor | Tensor) -> bool:
+    return isinstance(tensor, WireTensor) and tensor.region is not None
+
+
+def _are_long(tensors: Sequence[WireTensor | Tensor]) -> bool:
+    """Returns True for strings that are not to be read on the loop: long ones, and many, each of which becomes an object."""
+    size = 0
+    for tensor in tensors:
+        if isinstance(tensor, WireTensor) and tensor.block is not None and tensor.datatype is DataType.BYTES:
+            size += tensor.block.size + ELEMENT_BYTES * prod(tensor.shape)
+    return size >= REMOTE_LOOP_BYTES_MAX
 
 
 def _with_inputs(message: Submit, view: View, read: Read) -> Submit:
@@ -148,13 +157,16 @@ def _with_outputs(message: Response, view: View, read: Read) -> Response:
     return msgspec.structs.replace(message, outputs=tuple([_with_elements(tensor, view, read) for tensor in message.outputs]))
 
 
-def _with_elements(tensor: WireTensor, view: View, read: Read) -> WireTensor:
-    block = tensor.block
-    if block is None or tensor.datatype is not DataType.BYTES:
+def _with_elements(tensor: WireTensor | Tensor, view: View, read: Read) -> WireTensor | Tensor:
+    """The tensor itself where its strings are in a block: an array of a million objects takes the loop 15 ms to fill."""
+    if isinstance(tensor, Tensor) or tensor.block is None or tensor.datatype is not DataType.BYTES:
         return tensor
+    block = tensor.block
     data = view(block.offset, block.size).data
     elements = _long_elements(data, lambda begin, size: read(block.offset + begin, size))
-    return msgspec.structs.replace(tensor, elements=_elements(tensor, data) if elements is None else elements, block=None)
+    if elements is None:
+        elements = _elements(tensor, data)
+    return _of_elements(tensor, elements)
 
 
 def _long_elements(data: memoryview, read: Read) -> list[bytes] | None:
@@ -230,12 +242,15 @@ def _write(parts: list[bytes], target: Bytes) -> None:
         target[begin:end] = np.frombuffer(part, np.uint8)
 
 
-def _unpack(wire: WireTensor, view: View, find: Find | None = None) -> Tensor:
+def _unpack(wire: WireTensor | Tensor, view: View, find: Find | None = None) -> Tensor:
+    if isinstance(wire, Tensor):
+        return wire  # a thread has read it
     count = prod(wire.shape)
     if any(size < 0 for size in wire.shape):
         raise ProtocolError(f"tensor '{wire.name}' has the shape {wire.shape}")
     if wire.datatype is DataType.BYTES:
-        return _unpack_elements(wire, count, view)
+        elements = wire.elements if wire.block is None else _elements(wire, view(wire.block.offset, wire.block.size).data)
+        return _of_elements(wire, elements)
     if not wire.datatype.itemsize:
         raise ProtocolError(f"tensor '{wire.name}' has the datatype {wire.datatype.value}")
     size = count * wire.datatype.itemsize
@@ -252,10 +267,8 @@ def _unpack(wire: WireTensor, view: View, find: Find | None = None) -> Tensor:
     return Tensor(wire.name, wire.datatype, _shaped(flat.view(wire.datatype.numpy), wire))
 
 
-def _unpack_elements(wire: WireTensor, count: int, view: View) -> Tensor:
-    elements = wire.elements
-    if wire.block is not None:
-        elements = _elements(wire, view(wire.block.offset, wire.block.size).data)
+def _of_elements(wire: WireTensor, elements: list[bytes] | None) -> Tensor:
+    count = prod(wire.shape)
     if elements is None or len(elements) != count:
         raise ProtocolError(f"tensor '{wire.name}' does not have its {count} elements")
     array = np.empty(count, object)
