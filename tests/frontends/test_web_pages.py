@@ -41,6 +41,8 @@ OTHERS = [
     ["Sec-Fetch-Site: none", "Host: evil.example"],
     ["Sec-Fetch-Site: cross-site", "Host: localhost"],
     ["Sec-Fetch-Site: same-site", "Host: localhost"],
+    ["Sec-Fetch-Site: Cross-Site", "Host: localhost"],
+    ["Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: none", "Host: localhost"],
     ["Origin: http://localhost:3000", "Host: localhost:8003"],
     ["Origin: http://evil.localhost.example", "Host: evil.localhost.example"],
     ["Origin: http://127.0.0.1:8003", "Host: 127.0.0.1:8003", EVIL],  # as a browser never sends it

@@ -20,7 +20,8 @@ from tpy.flag import Value, read_values
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 _HOST = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::[0-9]*)?")
-_OTHER_SITES = frozenset({b"cross-site", b"same-site"})
+_OWN_SITES = frozenset({None, b"same-origin", b"none"})
+"""Of Sec-Fetch-Site. Any other value, also one that no browser sends, is another site's."""
 _LOCAL = "localhost"
 
 
@@ -42,7 +43,7 @@ class WebPages(msgspec.Struct, frozen=True, kw_only=True):
             return
         host = fields.get(b"host")
         if changes and (
-            (origin is not None and (host is None or _text(origin).partition("://")[2] != _text(host))) or site in _OTHER_SITES
+            (origin is not None and (host is None or _text(origin).partition("://")[2] != _text(host))) or site not in _OWN_SITES
         ):
             raise foreign_page(origin)
         by_browser = origin is not None or site is not None
