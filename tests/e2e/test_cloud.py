@@ -119,7 +119,7 @@ def test_mode_explicit_fetches_what_is_loaded_and_gives_it_back(
 def test_a_load_whose_new_object_does_not_come_fails_and_the_old_one_is_served(
     s3: S3Server, proxy: FaultyProxy, prefix: str
 ) -> None:
-    """It answered 200."""
+    """It answered 200. So it did when the model could not be listed: whether it has new objects was not known."""
     affine(s3, prefix, "m", 2)
     flags = (f"--model-repository={address(proxy.host, prefix)}", "--model-control-mode=explicit", "--load-model=m")
     with serve(*flags) as server, InferenceServerClient(server.http) as client:
@@ -130,11 +130,16 @@ def test_a_load_whose_new_object_does_not_come_fails_and_the_old_one_is_served(
             if "model.onnx" in path:
                 answer.close_after = len(answer.content) // 2
 
-        proxy.fault = cut
-        with pytest.raises(InferenceServerException, match="what was loaded before is served on"):
-            client.load_model("m")
-        assert scaled(client, "m") == 2
-        assert client.is_model_ready("m")
+        def cut_listing(path: str, answer: Answer) -> None:
+            if "list-type" in path:
+                answer.close_after = len(answer.content) // 2
+
+        for fault in (cut, cut_listing, refuse(403, "AccessDenied"), refuse(503, "SlowDown")):
+            proxy.fault = fault
+            with pytest.raises(InferenceServerException, match="what was loaded before is served on"):
+                client.load_model("m")
+            assert scaled(client, "m") == 2
+            assert client.is_model_ready("m")
         proxy.fault = None
         client.load_model("m")
         assert scaled(client, "m") == 3

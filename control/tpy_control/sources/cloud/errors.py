@@ -38,6 +38,12 @@ class CloudError(Exception):
         self.status = status
 
 
+def served_on(error: CloudError) -> CloudError:
+    """The error of a model that is served, of which the provider does not say what there is now, or does not give it: a load call
+    must not answer that all is well."""
+    return CloudError(f"{error.text}; what was loaded before is served on", error.kind, status=error.status)
+
+
 ENVIRONMENT: Final = "the environment"
 """The source of credentials that only a restart can change; others are files."""
 

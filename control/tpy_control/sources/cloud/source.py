@@ -29,7 +29,7 @@ from tpy_control.sources.cloud.bucket import Bucket, require_library
 from tpy_control.sources.cloud.copies import CopyKey, LocalCopies, folder_name, models_folder
 from tpy_control.sources.cloud.credentials import CloudEnvironment, access_of
 from tpy_control.sources.cloud.download import Counts, Downloader
-from tpy_control.sources.cloud.errors import CloudError, CloudErrorKind, about
+from tpy_control.sources.cloud.errors import CloudError, CloudErrorKind, about, served_on
 from tpy_control.sources.cloud.locks import Locks
 from tpy_control.sources.disk import BACKENDS_FOLDER, DiskRepositories
 from tpy_control.sources.protocol import RepositorySource
@@ -384,17 +384,17 @@ class CloudSource(RepositorySource):
     async def _update(self, location: ModelLocation) -> ModelListing | None:
         """Make the copy of a model what the repository has; None if it has none. Its lock is held. Raises CloudError."""
         repository = self._repositories[location.repository]
+        if (is_used := self._key(location) in self._used) and repository.away:
+            raise served_on(CloudError(repository.away, CloudErrorKind.AWAY))
         if repository.away and (copied := await self._listing_of_copy(location)) is not None:
             return copied
-        is_listed = False
+        listing: ModelListing | None = None
         try:
             for left in reversed(range(limits.CLOUD_TRIES_MAX)):
                 listing = await self._list_settled(repository, location.name)
-                is_listed = True
                 if listing.error:
-                    raise about(
-                        repository.address, listing.error, CloudErrorKind.REFUSED, key=repository.address.key(location.name)
-                    )
+                    key = repository.address.key(location.name)
+                    raise about(repository.address, listing.error, CloudErrorKind.REFUSED, key=key)
                 repository.known[location.name] = listing
                 if not listing.files and not listing.folders:
                     return None
@@ -408,11 +408,11 @@ class CloudSource(RepositorySource):
             repository.counts.failures += 1
             if error.kind is not CloudErrorKind.AWAY:
                 raise
-            if is_listed and self._key(location) in self._used:
-                # The provider names newer objects and does not give them: a load call must not say that all is well.
-                raise CloudError(f"{error.text}; what was loaded before is served on", error.kind, status=error.status) from None
-            known = await self._listing_of_copy(location)
-            if known is None:
+            if is_used:
+                if listing is None:
+                    self._left(repository, error)
+                raise served_on(error) from None
+            if (known := await self._listing_of_copy(location)) is None:
                 raise
             self._left(repository, error)
             return known
