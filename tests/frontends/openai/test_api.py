@@ -1,4 +1,4 @@
-"""What the routes give to a model."""
+"""Requests to models that the routes make."""
 
 from __future__ import annotations
 
