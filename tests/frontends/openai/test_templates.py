@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -79,3 +80,22 @@ def test_where_a_template_comes_from(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("apart")
     assert template_of("m", {"tokenizer": str(tmp_path)}, None).text == "apart"
     assert read_tokenizer(str(tmp_path / "tokenizer_config.json"), source="x").text == "apart"
+
+
+def test_a_tokenizer_that_is_no_good_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chat for its model would parse it again, some megabytes with the interpreter's lock held."""
+    reads = []
+
+    def loads(text: bytes) -> object:
+        reads.append(text)
+        return json.JSONDecoder().decode(text.decode())
+
+    monkeypatch.setattr("tpy.frontends.openai.templates.json", SimpleNamespace(loads=loads))
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text("{}")
+    for _ in range(3):
+        with pytest.raises(Unsupported, match=r"model 'm': the tokenizer .* has no chat_template"):
+            template_of("m", {"tokenizer": str(tmp_path)}, None)
+    assert len(reads) == 1
+    file.write_text('{"chat_template": "good"}')
+    assert template_of("m", {"tokenizer": str(tmp_path)}, None).text == "good"

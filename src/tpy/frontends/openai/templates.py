@@ -110,7 +110,10 @@ def template_of(model: str, parameter: Mapping[str, str], fallback: ChatTemplate
             text=parameter["chat_template"], tokens={name: parameter[name] for name in _SPECIAL_TOKENS if name in parameter}
         )
     if parameter.get("tokenizer"):
-        return _tokenizer_at(model, parameter["tokenizer"], _changed_ns(parameter["tokenizer"]))
+        found = _tokenizer_at(model, parameter["tokenizer"], _changed_ns(parameter["tokenizer"]))
+        if isinstance(found, str):  # not the fault of whoever asks
+            raise Unsupported(found)
+        return found
     if fallback is None:
         raise Unsupported(
             f"model '{model}' has no chat template: give it the parameter 'chat_template' or 'tokenizer', or start the server "
@@ -120,19 +123,22 @@ def template_of(model: str, parameter: Mapping[str, str], fallback: ChatTemplate
 
 
 @lru_cache(limits.OPENAI_TEMPLATES_MAX)
-def _tokenizer_at(model: str, path: str, _changed_ns: int) -> ChatTemplate:
-    """Read again when it has changed."""
+def _tokenizer_at(model: str, path: str, _changed_ns: int) -> ChatTemplate | str:
+    """The tokenizer, or why there is none: read again when it has changed, as a large file that is no good would cost each chat
+    the time of its parsing."""
     try:
         return read_tokenizer(path, source=f"model '{model}'")
-    except TpyError as error:  # not the fault of whoever asks
-        raise Unsupported(error.message) from None
+    except TpyError as error:
+        return error.message
 
 
 def _changed_ns(path: str) -> int:
-    """The time of the last change of a tokenizer's file, or folder; 0 where there is none."""
+    """The time of the last change of a tokenizer's file, or folder, or of who may read it; 0 where there is none."""
     folder = Path(path)
     files = (folder / "tokenizer_config.json", folder / "chat_template.jinja") if folder.is_dir() else (folder,)
-    return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
+    return max(
+        (max(found.st_mtime_ns, found.st_ctime_ns) for found in (file.stat() for file in files if file.is_file())), default=0
+    )
 
 
 @lru_cache(limits.OPENAI_TEMPLATES_MAX)
