@@ -321,6 +321,15 @@ class TestAgainstTheConfiguration:
 
 
 class TestCompletion:
+    @pytest.mark.parametrize("batch", [torch.export.Dim("batch"), torch.export.Dim("batch", min=1), torch.export.Dim.DYNAMIC])
+    def test_a_batch_without_an_end_is_as_large_as_the_server_makes_them(
+        self, backend: Backend, tmp_path: Path, batch: Any
+    ) -> None:
+        path = tmp_path / "open.pt2"
+        models.save_exported(models.Net(), path, torch.zeros(2, *IMAGE), dynamic_shapes={"image": {0: batch}})
+        context = completed(backend, put(context_of(tmp_path, config()), path.read_bytes(), "model.pt2"))
+        assert context.config.max_batch_size == 4
+
     def test_an_exported_program_tells_everything(self, backend: Backend, tmp_path: Path, exported_net: Path) -> None:
         context = completed(backend, put(context_of(tmp_path, config()), exported_net.read_bytes(), "model.pt2"))
         whole = context.config

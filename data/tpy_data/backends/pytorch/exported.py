@@ -123,6 +123,6 @@ def _batch_max(exported: Any, inputs: Sequence[Any]) -> int | None:
             continue
         allowed = exported.range_constraints.get(size.node.expr)
         upper = None if allowed is None else allowed.upper
-        if upper is not None and upper.is_finite and int(upper) < 2**31:
+        if upper is not None and upper.is_Integer and int(upper) < 2**31:  # PyTorch's integer infinity calls itself finite
             largest.append(int(upper))
     return min(largest, default=None)
