@@ -197,14 +197,54 @@ def test_a_pipeline_that_takes_the_columns_of_a_data_frame(tmp_path: Path) -> No
     pickle = "import frame, pickle; pickle.dump(frame.Pipeline(), open('frame.pkl', 'wb'))"
     subprocess.run([sys.executable, "-c", pickle], cwd=tmp_path, check=True)
     (tmp_path / "joblib.py").write_text("import pickle\ndef load(path): return pickle.load(open(path, 'rb'))")
-    lines = made(tmp_path, "mine", "--from", str(tmp_path / "frame.pkl"), "--as", "python")
-    assert lines[-1] == "ask:    tpy infer mine 'age=[1.0]' 'sex=f'"
+    given = ("--from", str(tmp_path / "frame.pkl"), "--as", "python")
+    assert "expected sex:TYPE:1" in refused(tmp_path, "wide", *given, "--input", "age:INT64:1", "--input", "sex:BYTES:2")
+    assert made(tmp_path, "mine", *given)[-1] == "ask:    tpy infer mine 'age=[1.0]' 'sex=f'"
+    columns = ("--input", "age:INT64:1", "--input", "sex:BYTES:1")
+    assert made(tmp_path, "said", *given, *columns)[-1] == "ask:    tpy infer said 'age=[1]' 'sex=f'"
     copied = {path.name for path in (tmp_path / "models" / "mine" / "1").iterdir()}
     assert copied == {"model.py", "frame.pkl", "frame.py", "pandas.py", "joblib.py"}, "with the modules that it needs"
     with ServerProcess(str(tmp_path / "models")) as server:
         request = json.loads((tmp_path / "models" / "mine" / "request.json").read_text())
         assert ask(server, "/v2/models/mine/infer", request)[0] == 200
-        assert json.loads(ask(server, "/v2/models/mine/generate", {"age": 20, "sex": "m"})[1])["prediction"] == 21
+        for name in ("mine", "said"):
+            assert json.loads(ask(server, f"/v2/models/{name}/generate", {"age": 20, "sex": "m"})[1])["prediction"] == 21
+
+
+CLIPPED = """
+import numpy as np
+
+class Clipped:
+    def predict(self, rows):
+        return np.clip(np.asarray(rows), 0, 10).sum(axis=1)
+"""
+
+
+def test_what_a_row_has_is_said_where_a_pickle_does_not(tmp_path: Path) -> None:
+    """A transformer of one's own, first in a pipeline, does not know how many numbers it takes."""
+    (tmp_path / "clipped.py").write_text(CLIPPED)
+    pickle = "import clipped, pickle; pickle.dump(clipped.Clipped(), open('clipped.pkl', 'wb'))"
+    subprocess.run([sys.executable, "-c", pickle], cwd=tmp_path, check=True)
+    (tmp_path / "joblib.py").write_text("import pickle\ndef load(path): return pickle.load(open(path, 'rb'))")
+    given = ("mine", "--from", str(tmp_path / "clipped.pkl"), "--as", "python")
+    assert "where it takes numbers, say how many: --input X:FP32:4" in refused(tmp_path, *given)
+    assert "expected A:BYTES:1" in refused(tmp_path, *given, "--input", "A:BYTES:2")
+    assert made(tmp_path, *given, "--input", "A:FP64:3")[-1] == "ask:    tpy infer mine 'A=[1.0,1.0,1.0]'"
+    with ServerProcess(str(tmp_path / "models")) as server:
+        assert json.loads(ask(server, "/v2/models/mine/generate", {"A": [-1, 2.5, 40]})[1])["prediction"] == 12.5
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        ("m.onnx", "the file says them itself"),
+        ("m.ubj", "the file says them itself"),
+        ("m.py", "write them into its config.pbtxt"),
+    ],
+)
+def test_inputs_are_not_taken_in_vain(tmp_path: Path, file: str, why: str) -> None:
+    (tmp_path / file).write_bytes(b"")
+    assert why in refused(tmp_path, "mine", "--from", str(tmp_path / file), "--input", "X:FP32:4")
 
 
 def test_modules_of_the_author_are_found_where_the_command_runs(tmp_path: Path) -> None:

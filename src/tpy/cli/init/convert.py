@@ -70,16 +70,14 @@ def describe_pickle(task: Task) -> dict[str, Any]:
         raise Unusable(f"it holds a {type(model).__name__}, which has no predict; write a model.py and use --from model.py")
     import numpy as np
 
-    count: Any = getattr(model, "n_features_in_", None)
     columns = _columns(model)
-    trials: list[tuple[str, Any]] = [("TEXT", np.array(["text"]))]
-    if columns:
-        pandas = _imported("pandas", "pandas")
-        trials = [("", pandas.DataFrame({each.name: [0.0 if each.sample is None else each.sample] for each in columns}))]
-    elif count is not None:
-        trials.insert(0, ("X", np.zeros((1, int(count)), np.float32)))
+    if task.inputs and (columns or len(task.inputs) > 1):
+        samples = _samples(columns)
+        columns = tuple(
+            Column(each.name, samples.get(each.name, "text") if each.datatype == "BYTES" else None) for each in task.inputs
+        )
     errors = []
-    for name, row in trials:
+    for inputs, row in _trials(model, task.inputs, columns):
         try:
             label = np.asarray(model.predict(row))
             probabilities = np.asarray(model.predict_proba(row)) if hasattr(model, "predict_proba") else None
@@ -87,18 +85,43 @@ def describe_pickle(task: Task) -> dict[str, Any]:
             errors.append(f"{type(error).__name__}: {error}".splitlines()[0])
             continue
         return {
-            "input": name,
-            "columns": [list(each.as_input) for each in columns],
+            "inputs": [list(each) for each in inputs],
+            "columns": [each.name for each in columns],
             "samples": _samples(columns),
             "modules": _own_modules(before, task.source),
             "result": "label" if probabilities is not None or hasattr(model, "classes_") else "prediction",
-            "features": int(count) if name == "X" else None,
             "label": "TYPE_STRING" if label.dtype.kind in "OUS" else "TYPE_INT64" if label.dtype.kind in "iub" else "TYPE_FP64",
             "labels": list(label.shape[1:]) or [1],
             "probabilities": None if probabilities is None else list(probabilities.shape[1:]),
         }
-    tried = "the columns that it was fitted to" if columns else "rows of numbers, nor texts"
-    raise Unusable(f"its predict does not take {tried} ({'; '.join(errors)}); write a model.py, --from model.py")
+    tried = "texts" if getattr(model, "n_features_in_", None) is None else "rows of numbers, nor texts"
+    tried = "what --input says" if task.inputs else "the columns that it was fitted to" if columns else tried
+    unknown = "; where it takes numbers, say how many: --input X:FP32:4" if tried == "texts" else ""
+    raise Unusable(f"its predict does not take {tried} ({'; '.join(errors)}){unknown}; or write a model.py, --from model.py")
+
+
+def _trials(model: Any, given: tuple[Input, ...], columns: tuple[Column, ...]) -> list[tuple[tuple[Input, ...], Any]]:
+    """What a model with `predict` may take: its inputs, and a row of them."""
+    import numpy as np
+
+    if columns:
+        pandas = _imported("pandas", "pandas")
+        frame = pandas.DataFrame({each.name: [0.0 if each.sample is None else each.sample] for each in columns})
+        if wide := [each.name for each in given if each.dims != (1,)]:
+            raise Unusable(f"--input {wide[0]}: several inputs are the columns of a data frame; expected {wide[0]}:TYPE:1")
+        return [(given or tuple(each.as_input for each in columns), frame)]
+    count = getattr(model, "n_features_in_", None)
+    inputs = given or (Input("TEXT", "BYTES", (1,)),)
+    if not given and count is not None:
+        inputs = (Input("X", "FP32", (int(count),)), *inputs)
+    trials: list[tuple[tuple[Input, ...], Any]] = []
+    for each in inputs:
+        if each.datatype == "BYTES" and each.dims != (1,):
+            raise Unusable(f"--input {each.name}: predict takes one text in a row; expected {each.name}:BYTES:1")
+        sizes = (1, *(_OPEN_SIZE if size < 0 else size for size in each.dims))
+        numbers = _NUMPY_NAMES.get(each.datatype, each.datatype.lower())
+        trials.append(((each,), np.array(["text"]) if each.datatype == "BYTES" else np.zeros(sizes, numbers)))
+    return trials
 
 
 def _own_modules(before: set[str], source: Path) -> list[str]:

@@ -22,6 +22,7 @@ from tpy.cli.init.folder import (
     torch_tensors,
 )
 from tpy.cli.init.sources import (
+    NEED_INPUTS,
     Form,
     Way,
     advice_for_source_folder,
@@ -87,6 +88,9 @@ def create(request: InitRequest) -> list[str]:
         building = Path(scratch) / request.name
         (building / "1").mkdir(parents=True)
         form, way = choose(request.source, request.form)
+        if request.inputs and way.action not in NEED_INPUTS:
+            why = "write them into its config.pbtxt" if form is Form.PYTHON else "the file says them itself"
+            raise UsageError(f"--input: not taken for {request.source.name}: {why}")
         made = _make(request, building, form, way)
         config = _completed(made.config, building, request.source, forms_of(request.source) - {form})
         (building / "config.pbtxt").write_text(config_text(config), encoding="utf-8")

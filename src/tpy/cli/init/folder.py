@@ -59,9 +59,9 @@ _COLUMN = """
 
 def model_py(facts: Mapping[str, object], filename: str) -> str:
     """A Python model that calls `predict`, for what convert.py found out about it."""
-    name = str(facts["input"])
-    columns = _columns(facts)
-    read = _READ_COLUMNS if columns else (_READ_TEXTS if name == "TEXT" else _READ).format(name=name)
+    columns = facts["columns"]
+    given = _inputs(facts)[0]
+    read = _READ_COLUMNS if columns else (_READ_TEXTS if given.datatype == "BYTES" else _READ).format(name=given.name)
     labels = facts["labels"]
     assert isinstance(labels, list)
     kind = {"TYPE_STRING": ".astype(str).astype(object)", "TYPE_INT64": ".astype(np.int64)"}.get(str(facts["label"]), "")
@@ -70,11 +70,11 @@ def model_py(facts: Mapping[str, object], filename: str) -> str:
     )
     return _MODEL_PY.format(
         filename=filename,
-        takes=name or "a column each",
+        takes="a column each" if columns else given.name,
         result=facts["result"],
         read=read,
         pandas="\nimport pandas as pd" if columns else "",
-        columns=f"\n\nCOLUMNS = {json.dumps([each.name for each in columns], ensure_ascii=False)}" if columns else "",
+        columns=f"\n\nCOLUMNS = {json.dumps(columns, ensure_ascii=False)}" if columns else "",
         and_probabilities="" if facts["probabilities"] is None else " and probabilities",
         encode=kind or ".astype(np.float64)",
         labels=", ".join(map(str, labels)),
@@ -82,20 +82,16 @@ def model_py(facts: Mapping[str, object], filename: str) -> str:
     ) + (_COLUMN if columns else "")
 
 
-def _columns(facts: Mapping[str, object]) -> tuple[Input, ...]:
-    found = facts["columns"]
+def _inputs(facts: Mapping[str, object]) -> tuple[Input, ...]:
+    found = facts["inputs"]
     assert isinstance(found, list)
     return tuple(Input(name, datatype, tuple(dims)) for name, datatype, dims in found)
 
 
 def pickle_tensors(facts: Mapping[str, object]) -> tuple[tuple[ModelInput, ...], tuple[ModelOutput, ...]]:
     """The tensors of that Python model."""
-    features, labels, probabilities = facts["features"], facts["labels"], facts["probabilities"]
-    given = tuple(ModelInput(name=each.name, data_type=BY_WORD[each.datatype], dims=each.dims) for each in _columns(facts))
-    if isinstance(features, int):
-        given = (ModelInput(name="X", data_type=DataType.FP32, dims=(features,)),)
-    elif not given:
-        given = (ModelInput(name="TEXT", data_type=DataType.BYTES, dims=(1,)),)
+    labels, probabilities = facts["labels"], facts["probabilities"]
+    given = tuple(ModelInput(name=each.name, data_type=BY_WORD[each.datatype], dims=each.dims) for each in _inputs(facts))
     label_type = {"TYPE_STRING": DataType.BYTES, "TYPE_INT64": DataType.INT64}.get(str(facts["label"]), DataType.FP64)
     outputs = [ModelOutput(name=str(facts["result"]), data_type=label_type, dims=_sizes(labels))]
     if probabilities is not None:

@@ -74,6 +74,8 @@ WAYS: Mapping[str, Mapping[Form, Way]] = {
 }
 """By suffix; the first form of each is what is made where none is asked for."""
 
+NEED_INPUTS = frozenset({"pickle-to-onnx", "describe-pickle", "torch-to-torchscript", "torch-to-onnx", "torch-program"})
+"""The actions for files that may not say their inputs."""
 
 _SAVED_MODEL = {Form.TENSORFLOW: Way("", "model.savedmodel")}
 
