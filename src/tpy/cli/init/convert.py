@@ -101,7 +101,7 @@ def describe_pickle(task: Task) -> dict[str, Any]:
 
 
 def _trials(model: Any, given: tuple[Input, ...], columns: tuple[Column, ...]) -> list[tuple[tuple[Input, ...], Any]]:
-    """What a model with `predict` may take: its inputs, and a row of them."""
+    """Returns the inputs that a model with `predict` may take, each with a row of them to try."""
     import numpy as np
 
     if columns:
