@@ -1,8 +1,8 @@
 """The first hour of a newcomer: a fresh clone, a fresh environment, and what the README says up to an own model that answers.
 
 `python -m tests.first_hour` clones what is committed here to .first-hour/clone, sets it up with `make`, and has the rest done
-there, by the Python that was set up. It prints each command with the seconds that it took, and fails where something is not as
-the page says, or all together takes longer than it may.
+there, by the Python that was set up; then it tries what newcomers met in their first hour (first_hour_checks.py). It prints each
+command with the seconds that it took, and fails where something is not so, or all together takes longer than it may.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -80,14 +81,31 @@ def follow() -> int:
     return wrong
 
 
+def check() -> int:
+    """Try what newcomers met; the number of checks that failed."""
+    from .first_hour_checks import checks
+
+    wrong = 0
+    with tempfile.TemporaryDirectory() as place:
+        for each in checks(Path(place), HERE / "models"):
+            begun_s = time.monotonic()
+            try:
+                seen = each()
+            except (AssertionError, TimeoutError) as problem:
+                wrong += 1
+                seen = f"failed: {problem}"
+            timed(seen, begun_s)
+    return wrong
+
+
 def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(description="A newcomer's way from a clone to an own model that answers.")
     parser.add_argument("--minutes", type=float, default=5.0, help="how long it may take")
-    parser.add_argument("--follow", action="store_true", help="do what the README here says, without a clone")
+    parser.add_argument("--follow", action="store_true", help="do what the README here says, and try the rest, without a clone")
     given = parser.parse_args()
     if given.follow:
-        return min(1, follow())
+        return min(1, follow() + check())
     begun_s = time.monotonic()
     target = clone()
     count_packages(target)
