@@ -1,4 +1,4 @@
-"""What newcomers met in their first hour, tried with the real commands: `make first-hour` runs these after the README's steps.
+"""The stumbling blocks of a first hour, tried with the real commands: `make first-hour` runs these after the README's steps.
 
 Each check raises AssertionError where something is not so, and returns what it saw in a few words.
 """
