@@ -19,12 +19,14 @@ from .harness import get, running
 BROWSER = "Accept: text/html,application/xhtml+xml,*/*;q=0.8"
 
 
-async def test_curl_gets_links_that_lead_somewhere() -> None:
-    async with running(FakeServices()) as server:
+@pytest.mark.parametrize("page", [False, True])
+async def test_curl_gets_links_that_lead_somewhere(page: bool) -> None:
+    async with running(FakeServices(), page=page) as server:
         client = await server.connect()
         document = (await client.ask(get("/"))).document
         assert isinstance(document, dict)
         assert set(document) == {"name", "version", "links"}
+        assert ("page" in document["links"]) is page
         for path in document["links"].values():
             assert (await client.ask(get(path))).status == 200, path
 

@@ -56,6 +56,7 @@ class PagesApi:
         """`page`: the page is served, too, and a browser that asks for `/` is sent there."""
         self._endpoint = endpoint
         self._page = page
+        self._links = {"page": "/page/", **_LINKS} if page else _LINKS
         self._services = endpoint.services
 
     async def start(self, request: HttpRequest) -> HttpReply:
@@ -64,7 +65,7 @@ class PagesApi:
             return await redirect_to_page(request)
         metadata = self._services.diagnostics.server_metadata()
         if not _wants_html(request):
-            document = {"name": metadata.name, "version": metadata.version, "links": _LINKS}
+            document = {"name": metadata.name, "version": metadata.version, "links": self._links}
             return json_reply(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
         ready = "ready" if self._services.repository.server_ready() else "not ready"
         links = " · ".join(f'<a href="{path}">{name}</a>' for name, path in _LINKS.items())
