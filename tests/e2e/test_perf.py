@@ -429,3 +429,18 @@ def test_a_server_that_dies_leaves_what_was_measured(tmp_path: Path) -> None:
         assert result["server_cpu_s"] is None or result["server_cpu_s"] >= 0
         assert "concurrency 1: the server was lost" in out
         server.wait_end()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "name a model: tpy perf MODEL"),
+        (("a", "-m", "b"), "two models are named, a and b (-m): name one"),
+        (("a", "--url=localhost:1"), "no server at localhost:1"),
+        (("-m", "a", "--url=localhost:1"), "no server at localhost:1"),
+    ],
+)
+def test_the_model_is_an_argument_or_a_flag(arguments: tuple[str, ...], text: str) -> None:
+    done = run_tpy("perf", *arguments)
+    assert done.code == 1
+    assert text in done.err

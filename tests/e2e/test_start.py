@@ -15,7 +15,7 @@ import pytest
 from tritonclient.http import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
-from .repositories import AFFINE_CONFIG, ModelFolder
+from .repositories import AFFINE_CONFIG, IDENTITY_PAIR, ModelFolder
 from .server import ServerProcess, run_tpy
 
 CONTROL_MODES = ("none", "poll", "explicit")
@@ -471,3 +471,15 @@ def test_without_a_writable_temporary_folder_commands_end_with_one_line(tmp_path
         done = subprocess.run([sys.executable, "-B", "-c", program], capture_output=True, text=True, check=False, timeout=60)
         said = "tpy: error: no writable folder for temporary files: set TMPDIR to one\n"
         assert (done.returncode, done.stdout, done.stderr) == (1, "", said), arguments
+
+
+@pytest.mark.parametrize(("flags", "value"), [((), "1"), (("--allow-usage-data",), "0")])
+def test_usage_data(tmp_path: Path, flags: tuple[str, ...], value: str) -> None:
+    """Workers inherit what ONNX Runtime reads."""
+    ModelFolder(tmp_path, "m").config(f'backend: "python"\n{IDENTITY_PAIR}').python(
+        "import os\nclass TritonPythonModel:\n"
+        "    def initialize(self, args): print('usage', os.environ['ORT_DISABLE_TELEMETRY'], flush=True)\n"
+        "    def execute(self, requests): return []\n"
+    )
+    with ServerProcess(*flags, repositories=[tmp_path]) as server:
+        server.wait_log(rf"usage {value}\b")

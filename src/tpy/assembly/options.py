@@ -66,6 +66,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     serve_while_loading: bool = False
     exit_timeout_s: float = 30.0
     exit_delay_s: float = 0.0
+    allow_usage_data: bool = False
     load_threads: int = 4
     load_retries: int = 0
     backends: BackendOptions = BackendOptions()

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import trio
 
+from tpy import usage_data
 from tpy.assembly.announcement import failures, log_tables, started
 from tpy.assembly.diagnostics import Diagnostics
 from tpy.assembly.frontends import Ports, Sockets, check_ports, open_ports, open_starting_ports
@@ -49,7 +50,6 @@ from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.logs import LogController
 from tpy.telemetry.traces.tracer import tracing
 from tpy.units import NS_PER_S
-from tpy.usage_data import send_none
 from tpy_control import BACKENDS_FOLDER, ControlPlane, StartupReport, run_control_plane
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
 from tpy_data.engine.loading.placing import Machine
@@ -117,7 +117,10 @@ async def run_server(
     groups) when a repository cannot be read or a port not be bound. `custom_metrics` has those of a program beside those of
     models. `opened` is called with --serve-while-loading.
     """
-    send_none()
+    if options.allow_usage_data:
+        usage_data.allow()
+    else:
+        usage_data.send_none()
     await check_ports(options)
     clock = clock or SystemClock()
     readiness = ReadinessSignal()

@@ -33,6 +33,12 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _flag(
         "General",
+        "allow-usage-data",
+        False,
+        "Libraries may send data about their use to their makers, as ONNX Runtime does elsewhere. An addition of tpy.",
+    ),
+    _flag(
+        "General",
         "frontend-processes",
         0,
         "Processes that serve HTTP and gRPC, an addition of tpy; 0: the server's own.",

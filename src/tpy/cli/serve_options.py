@@ -47,6 +47,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     exit_timeout_secs: int
     exit_delay_secs: int
+    allow_usage_data: bool
     exit_on_error: bool
     serve_while_loading: bool
     strict_readiness: bool
@@ -129,6 +130,7 @@ def server_options(
         serve_while_loading=v.serve_while_loading,
         exit_timeout_s=float(v.exit_timeout_secs),
         exit_delay_s=float(v.exit_delay_secs),
+        allow_usage_data=v.allow_usage_data,
         load_threads=v.model_load_thread_count,
         load_retries=v.model_load_retry_count,
         control=_control(v, environment),

@@ -24,7 +24,8 @@ class _PerfCommand(click.Command):
 
 
 @click.command(cls=_PerfCommand, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.option("-m", "--model", required=True, metavar="NAME", help="The model.")
+@click.argument("name", metavar="[MODEL]", required=False)
+@click.option("-m", "--model", default="", metavar="NAME", help="The model, as perf_analyzer takes it.")
 @click.option("-x", "--model-version", default="", metavar="VERSION", help="Its version; the server's choice if not given.")
 @click.option(
     "-u",
@@ -354,4 +355,9 @@ def perf(**given: Any) -> None:
     from tpy.cli.perf.options import PerfOptions
     from tpy.cli.perf.running import run
 
-    sys.exit(run(PerfOptions(**without_old(given))))
+    name = given.pop("name") or given["model"]
+    if not name:
+        raise click.UsageError("name a model: tpy perf MODEL")
+    if given["model"] not in ("", name):
+        raise click.UsageError(f"two models are named, {name} and {given['model']} (-m): name one")
+    sys.exit(run(PerfOptions(**without_old({**given, "model": name}))))
