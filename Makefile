@@ -154,8 +154,7 @@ check: $(SETUP) ## formatting, lint, types, import directions, generated files, 
 
 format: $(SETUP) ## format and fix what can be fixed
 	$(BIN)/ruff format .
-	$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
+	status=0; $(BIN)/ruff check --fix . || status=$$?; $(BIN)/ruff format .; exit $$status
 
 docs: $(SETUP) ## write the generated reference pages and pictures
 	$(BIN)/python -m tpy.cli.reference > docs/reference/command-line.md

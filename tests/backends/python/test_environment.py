@@ -89,6 +89,11 @@ def test_an_archive_that_is_none_or_leads_outside(make: Serve, tmp_path: Path) -
     bomb.write_bytes(gzip.compress(head.tobuf()))
     with pytest.raises(Internal, match="it unpacks to more than 1073741824 bytes, at most 50 times its size are accepted"):
         make(WHERE, parameters={"EXECUTION_ENV_PATH": str(bomb)}).run()
+    empty = tmp_path / "empty.tar.gz"
+    with tarfile.open(empty, "w:gz") as packed:
+        packed.add(broken, "something")
+    with pytest.raises(InvalidArgument, match=rf"'{empty}' has no executable bin/python3 or bin/python$"):
+        make(WHERE, parameters={"EXECUTION_ENV_PATH": str(empty)}).run()
     escaping = tmp_path / "escaping.tar.gz"
     with tarfile.open(escaping, "w:gz") as packed:
         packed.add(broken, "../outside")

@@ -37,8 +37,8 @@ class Environments:
     def interpreter(self, context: ModelContext) -> Interpreter:
         """The interpreter that a model asks for. Raises InvalidArgument when the environment is not usable, Internal when it
         cannot be unpacked."""
-        path = _wanted(context)
-        if path is None:
+        path = named = _wanted(context)
+        if path is None or named is None:
             return Interpreter(executable=sys.executable)
         if path.is_file():
             path = self._unpack(path, context)
@@ -49,7 +49,7 @@ class Environments:
             if executable.is_file() and os.access(executable, os.X_OK):
                 return Interpreter(executable=str(executable), bin_directory=str(path / "bin"))
         raise InvalidArgument(
-            f"{EXECUTION_ENVIRONMENT} of model '{context.name}': '{path}' has no executable bin/python3 or bin/python"
+            f"{EXECUTION_ENVIRONMENT} of model '{context.name}': '{named}' has no executable bin/python3 or bin/python"
         )
 
     def close(self) -> None:
