@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +47,8 @@ class Attacker:
         """Send it, say that nothing more comes, and read all answers until the server closes."""
         with self.connect(address) as connection:
             connection.sendall(request)
-            connection.shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # the server has refused it, and closed, already
+                connection.shutdown(socket.SHUT_WR)
             received = b""
             while data := connection.recv(_READ_BYTES):
                 received += data
