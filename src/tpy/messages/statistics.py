@@ -154,9 +154,9 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One model version. `inference_count` sums batch sizes of successful requests, `execution_count` counts executed batches,
     `last_inference_ms` is wall-clock milliseconds since the epoch, 0 for never. `pending_requests` wait in the queue now.
     `caches`: its answers are kept in the response cache. `executing_s`: seconds for which an instance of it executes without
-    finishing a batch, where that is long. `load`: demanded over available time of its instances, None without
-    any. `instance_restarts`: failed instances that were started again. `latencies` are there
-    for the metrics page only, where --metrics-config asks for them.
+    finishing a batch, where that is long. `load`: demanded over available time of its instances, None without any.
+    `instance_restarts`: failed instances that were started again. `latencies` are there for the metrics page only, where
+    --metrics-config asks for them.
     `max_batch_size` is that of its configuration."""
 
     name: str
