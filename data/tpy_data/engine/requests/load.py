@@ -15,8 +15,8 @@ _PERIOD_NS_MIN: Final = 50 * NS_PER_MS
 
 
 class WorkCounts(NamedTuple):
-    """The work of a model's instances since it was loaded: `busy_ns` instance time in which they held a batch, requests `executed`
-    and `refused` (their queue was full, or their time ran out in it), and the requests `waiting` now."""
+    """The work of a model's instances since it was loaded: `busy_ns` instance time in which they held a batch, requests
+    `executed` and `refused` (their queue was full, or their time ran out in it), and the requests `waiting` now."""
 
     busy_ns: int
     executed: int
