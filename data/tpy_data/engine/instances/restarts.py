@@ -33,7 +33,7 @@ class Restarts:
 
     @property
     def is_loop(self) -> bool:
-        """True while the last failures came so fast that the instance is no help."""
+        """True while the last failures came so fast that the instance serves nobody."""
         return self._loops > 0
 
     def failed(self, now_s: float) -> None:

@@ -42,7 +42,7 @@ class InstanceSlot:
     """A running instance as the request path has it. `number` is the scheduler's, and of this instance alone: one that is started
     again gets another. `failed` is called with the reason when the instance can run nothing any more; `worked` after batches that
     it ran without that. `held` counts the batches that it was given and that are not completed, `credit` how many of them it
-    works on at a time, `completed` those that are. It has held a batch since `busy_since_ns`; `given` is called when it
+    works on at a time, `completed` those that are. It has held its next batch since `busy_since_ns`; `given` is called when it
     gets one and holds none. `recent` are the last ones that it executed, with their rows."""
 
     __slots__ = (
@@ -110,7 +110,7 @@ class VersionEngine:
         # Those of a decoupled model, and of others those whose answer comes later.
         self._open = DecoupledRequests(clock, self._deliveries, self._responder, self._outputs, self.statistics, self)
         self._decoupled = self._open if config.decoupled else None
-        self._busy_ns = 0  # instance time in which instances held something, without those that do
+        self._busy_ns = 0  # instance time in which instances held something, up to the last batch of each
         self._load = LoadMeter(clock.now_ns())
         self._slots: dict[int, InstanceSlot] = {}
         self._holders: dict[int, InstanceSlot] = {}  # instances that hold batches, also those that are gone
@@ -367,8 +367,9 @@ class VersionEngine:
                     executed.append(batch)
             self._book(slot, executed)
             slot.completed += len(batches)
-            if slot.held == len(batches):
-                self._busy_ns += batches[-1].times.end_ns - slot.busy_since_ns
+            ended_ns = batches[-1].times.end_ns
+            self._busy_ns += ended_ns - slot.busy_since_ns
+            slot.busy_since_ns = ended_ns
             self._release(slot, len(batches))
             self._driver.done(slot.number, took_ns)
 
