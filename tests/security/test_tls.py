@@ -71,8 +71,9 @@ def test_no_client_renegotiates(server: ServerProcess, port: str) -> None:
             said += (line := asked.stdout.readline())
             assert line, said
         rest = asked.communicate(timeout=_PATIENCE_S)[0]
-    # Refused; a port that sends first, as gRPC's does, may have sent a record that the client did not expect meanwhile.
-    assert b"no renegotiation" in rest or b"unexpected record" in rest, rest
+    # Refused; a port that sends first, as gRPC's does, may have sent a record that the client did not expect meanwhile, or have
+    # closed the connection before the client says anything. A second handshake would print its certificates.
+    assert not rest or b"no renegotiation" in rest or b"unexpected record" in rest, rest
     assert b"Extended master secret" not in rest, rest
 
 

@@ -21,7 +21,6 @@ from tpy_data.backends.python.environment.process import WorkerProcess
 from tpy_data.backends.python.environment.threads import ReaderThread
 from tpy_data.backends.python.protocol import connection as connection_module
 from tpy_data.backends.python.protocol.connection import Connection
-from tpy_data.backends.python.worker.channel import Channel
 from tpy_data.backends.python.worker.core.batch import Layout
 from tpy_data.backends.python.worker.core.frames import Frame, FrameDecoder, Kind, ProtocolViolation, encode
 from tpy_data.backends.python.worker.core.session import State
@@ -239,7 +238,7 @@ def test_the_file_of_a_segment_comes_although_nothing_could_be_sent(played: Play
     loan = played.connection.lend(layout)
     played.connection.send(Kind.EXECUTE, 1, b"[]", layout, loan)
     played.theirs.settimeout(10)
-    worker = Endpoint(Channel(played.theirs), writable=True)
+    worker = Endpoint(played.theirs, writable=True)
     while (message := worker.receive()).kind is not Kind.EXECUTE:
         pass
     assert message.segment is not None
@@ -392,7 +391,7 @@ def test_a_whole_frame_is_not_sent_when_memory_is_to_be_given_back(played: Playe
     """It has no room for the note, and the worker would keep the memory."""
     played.serve()
     played.heard()
-    worker = Endpoint(Channel(played.theirs), writable=True)
+    worker = Endpoint(played.theirs, writable=True)
     layout = Layout()
     layout.add("OUT", 11, np.zeros(100_000, np.float32))
     worker.write(Kind.RESULT, 1, b"{}", layout, worker.lend(layout))

@@ -1,4 +1,4 @@
-"""The protocol between server and worker without a socket: framing, legal moves, layout; then segments and the channel."""
+"""The protocol between server and worker without a socket: framing, legal moves, layout; then segments and the endpoint."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpy_data.backends.python.worker import channel as channel_module
+from tpy_data.backends.python.worker import endpoint as endpoint_module
 from tpy_data.backends.python.worker import datatypes
 from tpy_data.backends.python.worker import segments as segments_module
-from tpy_data.backends.python.worker.channel import Channel, Closed, Foreign, Unread
 from tpy_data.backends.python.worker.core.batch import (
     INLINE_BYTES_MAX,
     INLINE_TOTAL_BYTES_MAX,
@@ -45,7 +44,7 @@ from tpy_data.backends.python.worker.core.frames import (
 )
 from tpy_data.backends.python.worker.core.session import LEGAL_MOVES, Session, State
 from tpy_data.backends.python.worker.core.windows import BYTES_MAX, Receipts
-from tpy_data.backends.python.worker.endpoint import Endpoint
+from tpy_data.backends.python.worker.endpoint import RECEIVE_BYTES, Closed, Endpoint, Foreign, Unread
 from tpy_data.backends.python.worker.segments import SEGMENT_BYTES_MIN, Borrower, Lender
 
 frames = st.tuples(
@@ -325,13 +324,13 @@ def test_segments_that_are_none() -> None:
         borrower.borrow(number, size, file_number)
 
 
-def send(channel: Channel, kind: Kind, data: tuple[bytes, ...] = (), file: int = -1) -> None:
+def send(endpoint: Endpoint, kind: Kind, data: tuple[bytes, ...] = (), file: int = -1) -> None:
     buffers = encode(kind, 1, b"{}", list(data), sum(map(len, data)))
-    channel.send(buffers, sum(map(len, buffers)), file)
+    endpoint.send(buffers, sum(map(len, buffers)), file)
 
 
-def test_a_channel_carries_frames_and_files() -> None:
-    left, right = (Channel(end) for end in socket.socketpair())
+def test_an_endpoint_carries_frames_and_files() -> None:
+    left, right = (Endpoint(end, writable=True) for end in socket.socketpair())
     file = os.memfd_create("x")
     send(left, Kind.EXECUTE, (b"12345678" * 2,) * 100, file)
     os.close(file)
@@ -350,7 +349,7 @@ def test_a_channel_carries_frames_and_files() -> None:
 
 @pytest.mark.parametrize("size", [100, 100_000, 1_000_000])
 def test_what_is_not_taken_at_once_is_the_rest(size: int) -> None:
-    left, right = (Channel(end) for end in socket.socketpair())
+    left, right = (Endpoint(end, writable=True) for end in socket.socketpair())
     buffers = encode(Kind.EXECUTE, 1, b"{}", [b"x" * size], size)
     total = sum(map(len, buffers))
     rest = left.send(buffers, total, wait=False)
@@ -370,59 +369,59 @@ def test_what_the_other_end_had_not_read_is_known() -> None:
     """Nothing of that was executed when it goes."""
     for size in (0, 8, 15):
         left, right = socket.socketpair()
-        channel = Channel(left)
-        send(channel, Kind.EXECUTE)
+        endpoint = Endpoint(left, writable=True)
+        send(endpoint, Kind.EXECUTE)
         assert len(right.recv(size)) == size
         right.send(b"".join(encode(Kind.HELLO, 0, b"", [], 0)))
         right.close()
-        assert channel.receive().kind is Kind.HELLO
+        assert endpoint.receive().kind is Kind.HELLO
         with pytest.raises(Unread):
-            channel.receive()
+            endpoint.receive()
         with pytest.raises(Unread):
-            send(channel, Kind.EXECUTE)
-        channel.close()
+            send(endpoint, Kind.EXECUTE)
+        endpoint.close()
     left, right = socket.socketpair()
-    channel = Channel(left)
-    send(channel, Kind.EXECUTE)
+    endpoint = Endpoint(left, writable=True)
+    send(endpoint, Kind.EXECUTE)
     right.recv(100)
     right.close()
     with pytest.raises(Closed) as caught:
-        channel.receive()
+        endpoint.receive()
     assert not isinstance(caught.value, Unread)
-    channel.close()
+    endpoint.close()
 
 
-def test_a_closed_channel_keeps_no_buffer() -> None:
-    """A killed worker's channel is in a cycle of references: its memory would stay until the collector comes by."""
+def test_a_closed_endpoint_keeps_no_buffer() -> None:
+    """A killed worker's endpoint is in a cycle of references: its memory would stay until the collector comes by."""
     tracemalloc.start()
     try:
-        left, right = (Channel(end) for end in socket.socketpair())
+        left, right = (Endpoint(end, writable=True) for end in socket.socketpair())
         open_bytes, _ = tracemalloc.get_traced_memory()
         left.close()
         closed_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert open_bytes - closed_bytes > channel_module.RECEIVE_BYTES * 0.9
+    assert open_bytes - closed_bytes > RECEIVE_BYTES * 0.9
     with pytest.raises(Closed):
         left.receive_at_once()
     right.close()
 
 
-def test_a_channel_is_of_one_process() -> None:
+def test_an_endpoint_is_of_one_process() -> None:
     left, right = socket.socketpair()
-    channel = Channel(left, process=os.getpid() + 1)
-    for use in (channel.require_own, channel.receive, lambda: send(channel, Kind.RESULT)):
+    endpoint = Endpoint(left, writable=True, process=os.getpid() + 1)
+    for use in (endpoint.require_own, endpoint.receive, lambda: send(endpoint, Kind.RESULT)):
         with pytest.raises(Foreign):
             use()
     right.setblocking(False)
     with pytest.raises(BlockingIOError):
         right.recv(1)
-    channel.close()
+    endpoint.close()
     right.close()
 
 
 def test_an_endpoint_carries_shared_memory_and_gives_it_back() -> None:
-    left, right = (Endpoint(Channel(end), writable=True) for end in socket.socketpair())
+    left, right = (Endpoint(end, writable=True) for end in socket.socketpair())
     for number in range(6):
         layout = Layout()
         descriptor = layout.add("x", 2, np.full(100_000, number, np.uint8))
@@ -434,8 +433,8 @@ def test_an_endpoint_carries_shared_memory_and_gives_it_back() -> None:
         right.write(Kind.RESULT, number, b"{}")  # with which it goes back
         left.receive()
     assert Path("/proc/self/maps").read_text().count("memfd:tpy-tensors") <= 2, "written by one, mapped by the other"
-    left.channel.close()
-    right.channel.close()
+    left.close()
+    right.close()
 
 
 @pytest.mark.parametrize(
@@ -443,32 +442,32 @@ def test_an_endpoint_carries_shared_memory_and_gives_it_back() -> None:
 )
 def test_notes_about_memory_that_are_none(note: bytes) -> None:
     ours, theirs = socket.socketpair()
-    endpoint = Endpoint(Channel(ours), writable=False)
+    endpoint = Endpoint(ours, writable=False)
     note += b" " * (-len(note) % ALIGNMENT)
     theirs.sendall(b"".join(encode(Kind.RESULT, 1, b"{}", [], 0, note)))
     with pytest.raises(ProtocolViolation, match=r"note about memory|was not lent"):
         endpoint.receive()
-    endpoint.channel.close()
+    endpoint.close()
     theirs.close()
 
 
 def test_files_that_nobody_takes_are_closed() -> None:
     ours, theirs = socket.socketpair()
-    channel = Channel(theirs)
+    endpoint = Endpoint(theirs, writable=True)
     before = len(os.listdir("/proc/self/fd"))
     file = os.memfd_create("x")
     socket.send_fds(ours, [b"\0"], [file] * 6)
     os.close(file)
     with pytest.raises(ProtocolViolation, match="too many files"):
-        channel.receive()
-    channel.close()
+        endpoint.receive()
+    endpoint.close()
     ours.close()
     assert len(os.listdir("/proc/self/fd")) == before - 2
 
 
 def test_the_worker_imports_nothing_of_the_server() -> None:
     """It runs under interpreters that have numpy and nothing else. What hosts instances of other backends runs under ours."""
-    folder = Path(channel_module.__file__).parent
+    folder = Path(endpoint_module.__file__).parent
     for path in {*folder.rglob("*.py")} - {*(folder / "hosting").rglob("*.py")}:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             modules = [name.name for name in node.names] if isinstance(node, ast.Import) else []

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpy_data.backends.python.worker.channel import Channel
 from tpy_data.backends.python.worker.connection import Connection
 from tpy_data.backends.python.worker.core.batch import Layout
 from tpy_data.backends.python.worker.core.frames import Frame, FrameDecoder, Kind, encode
@@ -27,7 +26,7 @@ class Worker:
 
     def __init__(self) -> None:
         ours, self.theirs = socket.socketpair()
-        self.connection = Connection(Channel(ours, process=os.getpid()))
+        self.connection = Connection(Endpoint(ours, writable=True, process=os.getpid()))
         self.answers = 0
         self.connection.handlers[Kind.ANSWER] = self._take
 

@@ -48,7 +48,7 @@ from tpy_data.backends.python.protocol.responses import Responses
 from tpy_data.backends.python.protocol.small import HEADER_BYTES_MAX, TEXT_BYTES_MAX, are_small, are_small_texts
 from tpy_data.backends.python.protocol.translation import error_of
 from tpy_data.backends.python.settings import PythonSettings
-from tpy_data.backends.python.worker.channel import Closed
+from tpy_data.backends.python.worker.endpoint import Closed
 from tpy_data.backends.python.worker.core.batch import Layout
 from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
 from tpy_data.backends.python.worker.core.session import State

@@ -26,11 +26,10 @@ from tpy_data.backends.python.environment.process import LIVENESS_CHECK_S, EndWa
 from tpy_data.backends.python.environment.threads import JobThread
 from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
 from tpy_data.backends.python.protocol.small import HEADER_BYTES_MAX
-from tpy_data.backends.python.worker.channel import Channel, Closed, Unread
 from tpy_data.backends.python.worker.core.batch import Layout
 from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
 from tpy_data.backends.python.worker.core.session import WHILE_SERVING, Session, State
-from tpy_data.backends.python.worker.endpoint import NO_TENSORS, Endpoint
+from tpy_data.backends.python.worker.endpoint import NO_TENSORS, Closed, Endpoint, Unread
 from tpy_data.backends.python.worker.segments import Loan
 
 EXIT_GRACE_S = 5
@@ -71,7 +70,7 @@ class Connection:
         self.is_unread = False
         """True when the worker, which is lost, never had the whole of the batches that it was sent last."""
         self._process = process
-        self._endpoint = Endpoint(Channel(process.socket), writable=False)
+        self._endpoint = Endpoint(process.socket, writable=False)
         self.devices = DeviceTensors(self._endpoint, devices)
         self._session = Session()
         self._loop: LoopCalls | None = None
@@ -100,7 +99,7 @@ class Connection:
 
     def fileno(self) -> int:
         """-1 when it is closed."""
-        return self._endpoint.channel.fileno()
+        return self._endpoint.fileno()
 
     def end_watch(self) -> EndWatch:
         """A new watch for the end of the worker."""
@@ -142,7 +141,7 @@ class Connection:
                 return False
             self._last = Kind.EXECUTE
             try:
-                self._rest = self._endpoint.channel.send_frame(frame)
+                self._rest = self._endpoint.send_frame(frame)
             except Closed:
                 self.is_unread = True
                 return True
@@ -164,7 +163,7 @@ class Connection:
             thread.run(job)
         except (RuntimeError, MemoryError) as error:  # what Python raises without memory for a stack
             self._no_thread = error
-            self._endpoint.channel.shut_down()
+            self._endpoint.shut_down()
 
     def _guard(self, job: Callable[[], None]) -> None:
         try:
@@ -181,7 +180,7 @@ class Connection:
                 if self._rest is None or self.is_lost():
                     return
                 try:
-                    self._rest = self._endpoint.channel.send_rest(self._rest) or None
+                    self._rest = self._endpoint.send_rest(self._rest) or None
                     while self._rest is None and self._unsent:
                         self._rest = self._endpoint.write(*self._unsent.popleft(), wait=False)
                 except Closed:
@@ -342,7 +341,7 @@ class Connection:
                 if unsent[4] is not None:
                     unsent[4].sent()
             self._unsent.clear()
-        self._endpoint.channel.shut_down()  # watchers and writers see it
+        self._endpoint.shut_down()  # watchers and writers see it
         for lose in self.on_loss:
             lose()
 
@@ -366,7 +365,7 @@ class Connection:
         self.helper.close()
         self._writer.close()
         self._process.spawner.reader.discard(self)
-        self._endpoint.channel.close()
+        self._endpoint.close()
         self._endpoint.let_go()
         return self._process.end(grace_s)
 

@@ -48,25 +48,24 @@ def be_template(package: str, control: int, server: int) -> Any:
 
 def be_worker(package: str, connection: int, tokens: int, parent: int) -> None:
     """Until the server says stop, or is gone, or the parent is."""
-    channel_module = importlib.import_module(package + ".channel")
     frames = importlib.import_module(package + ".core.frames")
     for descriptor in (connection, tokens):
         os.set_inheritable(descriptor, False)  # what the model starts has no part in them
-    channel = channel_module.Channel(socket.socket(fileno=connection), process=os.getpid())
-    send(channel, frames.encode(frames.Kind.HELLO, 0, b"{}", [], 0))
+    server = socket.socket(fileno=connection)
+    send(server, frames.encode(frames.Kind.HELLO, 0, b"{}", [], 0))
     try:
         die_with(parent)
         worker = importlib.import_module(package + ".main")
     except Exception as error:
         reason = f"{sys.executable} cannot run a worker of the python backend: {type(error).__name__}: {error}"
-        send(channel, frames.encode(frames.Kind.FAILED, 0, json.dumps([INTERNAL, reason]).encode(), [], 0))
+        send(server, frames.encode(frames.Kind.FAILED, 0, json.dumps([INTERNAL, reason]).encode(), [], 0))
         return
-    worker.serve(channel, socket.socket(fileno=tokens))
+    worker.serve(server, socket.socket(fileno=tokens))
 
 
-def send(channel: Any, buffers: list[Any]) -> None:
-    """Send a frame."""
-    channel.send(buffers, sum(map(len, buffers)))
+def send(server: socket.socket, buffers: list[bytes]) -> None:
+    """Send a frame, with nothing but the standard library: an interpreter without numpy has to say so."""
+    server.sendall(b"".join(buffers))
 
 
 def die_with(parent: int) -> None:

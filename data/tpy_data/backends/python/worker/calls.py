@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .channel import Closed, Foreign
+from .endpoint import Closed, Foreign
 from .connection import TEXT_BYTES_MAX, Connection, decode, encode
 from .core.batch import Layout, NoMemory
 from .core.frames import Frame, Kind

@@ -16,12 +16,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .channel import Channel, Closed, Foreign
 from .core.batch import Array, Layout, Segment, read
 from .core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
 from .device_buffer import DeviceBuffer
 from .device_memory import DeviceMemories
-from .endpoint import NO_TENSORS, Endpoint
+from .endpoint import NO_TENSORS, Closed, Endpoint, Foreign
 from .failures import TritonModelException
 
 GONE = "the server is gone"
@@ -60,15 +59,14 @@ def decode(header: memoryview) -> Any:
 class Connection:
     """One per worker. `handlers` get the messages of each kind, in the thread that reads: they must be quick, and not wait."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self.lost = ""
         """The reason why nothing comes any more."""
         self.handlers: dict[Kind, Callable[[Frame], None]] = {Kind.REPLY: self._take_reply}
         self.on_loss: list[Callable[[], None]] = []
         """Called when the server is gone, in the thread that reads."""
-        self._endpoint = Endpoint(channel, writable=True)
+        self._endpoint = endpoint
         self.devices = DeviceMemories(self._endpoint)
-        self._channel = channel
         self._process = os.getpid()
         self._writing = threading.Lock()
         self._writer = 0
@@ -88,7 +86,7 @@ class Connection:
 
     def require_own(self) -> None:
         """Raises Foreign in a process that the model has forked."""
-        self._channel.require_own()
+        self._endpoint.require_own()
 
     def send(self, kind: Kind, stream: int, header: str, layout: Layout = NO_TENSORS) -> None:
         """Send a message; waits while the server is behind. Raises Closed, and OSError when there is no shared memory for the
@@ -226,7 +224,7 @@ class Connection:
 
     def close(self) -> None:
         """For this process, not for one that it was forked from."""
-        self._channel.close()
+        self._endpoint.close()
 
     def _read_forever(self) -> None:
         with self._lock:

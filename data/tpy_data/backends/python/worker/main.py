@@ -13,11 +13,11 @@ from typing import Any, NoReturn
 
 from . import context, loader, runner
 from .calls import CallClient
-from .channel import Channel, Closed, Foreign
 from .connection import TEXT_BYTES_MAX, Connection, decode, encode
 from .core.batch import Layout, NoMemory, Segment
 from .core.frames import Frame, Kind
 from .coroutines import Coroutines
+from .endpoint import Closed, Endpoint, Foreign
 from .failures import ErrorCode, ModelFailure, TritonModelException
 from .messages import RESCHEDULED, answer_of, failed_batch, no_memory, sendable
 from .metrics import MetricClient
@@ -98,7 +98,7 @@ class Worker:
 
     def lose_connection(self) -> None:
         """In a process that was forked: it can neither send nor take anything in this one's place, nor keep the server from
-        seeing this one's end. The channel still knows whose it is."""
+        seeing this one's end. The endpoint still knows whose it is."""
         self._connection.close()
         self._tokens.close()
 
@@ -405,11 +405,11 @@ def _hosting(source: loader.ModelSource) -> Any:
     return hosting
 
 
-def serve(channel: Channel, tokens: socket.socket) -> None:
+def serve(server: socket.socket, tokens: socket.socket) -> None:
     """Be a worker until the server says stop or is gone."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper: this is a fresh process
     try:
-        worker = Worker(Connection(channel), tokens)
+        worker = Worker(Connection(Endpoint(server, writable=True, process=os.getpid())), tokens)
         os.register_at_fork(after_in_child=worker.lose_connection)
         worker.run()
     except Foreign:

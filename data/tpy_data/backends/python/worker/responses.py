@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
-from .channel import Closed
+from .endpoint import Closed
 from .connection import TEXT_BYTES_MAX, Connection, decode, encode
 from .core.batch import Layout
 from .core.frames import Frame, Kind
