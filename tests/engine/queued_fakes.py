@@ -36,7 +36,9 @@ class FakeQueued:
     def __init__(self, backend: QueuedBackend, name: str) -> None:
         self.backend = backend
         self.name = name
-        self.open: deque[ExecutionBatch] = deque()
+        self.held: deque[ExecutionBatch] = deque()
+        self.revoked = 0
+        """Batches that it has not confirmed."""
         self.tokens = 0
         self.at_work = False
         self.dead = False
@@ -58,16 +60,16 @@ class FakeQueued:
         backend.living.append(self)
 
     @property
-    def open_batches(self) -> int:
-        return len(self.open)
+    def is_busy(self) -> bool:
+        return bool(self.held or self.revoked)
 
     def begin(self, batches: Sequence[ExecutionBatch], listener: BatchListener) -> int:
-        assert not self.open
+        assert not self.is_busy
         if self.dead:
             return 0
         batches = batches[: self.takes]
         self._listener = listener
-        self.open.extend(batches)
+        self.held.extend(batches)
         self._unsaid.extend(batches)
         self.tokens = len(batches) - 1
         self._start()
@@ -110,13 +112,15 @@ class FakeQueued:
             assert self._listener is not None
             event = self._events.popleft()
             if isinstance(event, int):
-                assert event == len(self.open)
-                self.open.clear()
+                assert not self.held
+                assert event == self.revoked
+                self.revoked = 0
             else:
-                times = self.open.popleft().times
+                batch = self.held.popleft()
+                times = batch.times
                 times.start_ns, times.input_end_ns, times.output_start_ns, times.end_ns = [self.backend.now_ns()] * 4
                 times.start_ns -= self.backend.took_ns
-                self._listener.completed(event)
+                self._listener.completed(batch, event, self.held[0] if self.held else None)
             if self.tells_apart:
                 break
         if self._listener is not None:
@@ -124,15 +128,17 @@ class FakeQueued:
 
     def _lose(self) -> None:
         self._read()
-        had_open = bool(self.open)
-        self.open.clear()
-        if had_open and self._listener is not None:
-            self._listener.failed(InstanceFailure("it died", begun=not self.unread))
+        was_busy, held = self.is_busy, list(self.held)
+        self.held.clear()
+        self.revoked = self.tokens = 0
+        if was_busy and self._listener is not None:
+            self._listener.failed(InstanceFailure("it died", begun=bool(held) and not self.unread), held)
             self._listener.settled()
 
-    def revoke(self) -> int:
+    def revoke(self) -> Sequence[ExecutionBatch]:
         count, self.tokens = self.tokens, 0
-        return count
+        self.revoked += count
+        return [self.held.pop() for _ in range(count)][::-1]
 
     def check(self) -> float:
         self.checks += 1
@@ -142,7 +148,7 @@ class FakeQueued:
         return 1.0
 
     def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
-        assert not self.open
+        assert not self.is_busy
         if self.dead:
             raise InstanceFailure("it died")
         self.backend.begun.extend([_value(request) for request in batch.requests])
@@ -150,7 +156,7 @@ class FakeQueued:
         return self.backend.execute(batch)
 
     def close(self) -> None:
-        while self.open and not self.dead:
+        while self.is_busy and not self.dead:
             self.step()
             self._read()
         self.backend.living.remove(self)

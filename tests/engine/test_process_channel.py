@@ -126,7 +126,7 @@ async def test_an_instance_takes_as_many_as_it_likes(autojump_clock: MockClock, 
         r.instance.takes = 1
         sinks = [r.submit(number) for number in range(5)]
         for count in range(5):
-            assert r.instance.open_batches == 1
+            assert len(r.instance.held) == 1
             await r.step()
             assert [len(sink.responses) for sink in sinks] == [1] * (count + 1) + [0] * (4 - count)
         assert r.backend.begun[4:] == list(range(5))

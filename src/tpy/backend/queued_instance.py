@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from tpy.backend.contract import InstanceFailure
 from tpy.backend.execution import ExecutionBatch, ExecutionResult
@@ -16,13 +17,14 @@ Outcome = Sequence[ExecutionResult] | TpyError
 class BatchListener(Protocol):
     """Is told what becomes of batches. Any thread; must not block."""
 
-    def completed(self, outcome: Outcome) -> None:
-        """The oldest batch that was begun is completed; all four of its times are set."""
+    def completed(self, batch: Any, outcome: Outcome, following: Any) -> None:
+        """The oldest batch that the instance held is completed; all four of its times are set. It turns to `following`, None if
+        it holds no more."""
         ...
 
-    def failed(self, failure: InstanceFailure) -> None:
-        """Nothing can be executed any more. That is what became of the oldest batch that was begun, if there is one; those behind
-        it were not started (with `begun` False, nor was that one)."""
+    def failed(self, failure: InstanceFailure, held: Sequence[Any]) -> None:
+        """Nothing can be executed any more, while the instance held these. The failure is what became of the oldest, if there is
+        one; those behind it were not started (with `begun` False, nor was that one)."""
         ...
 
     def settled(self) -> None:
@@ -32,11 +34,16 @@ class BatchListener(Protocol):
 
 @runtime_checkable
 class QueuedInstance(Protocol):
-    """A ModelInstance may have this as well. Nothing here blocks. While batches are open there is no `execute`."""
+    """A ModelInstance may have this as well. Nothing here blocks. While batches are open there is no `execute`.
+
+    `held` are the batches that were begun, and are neither completed nor revoked, in order. Another thread may take from it.
+    """
+
+    held: deque[Any]
 
     @property
-    def open_batches(self) -> int:
-        """The number of batches that were begun, and are neither completed nor known as not started."""
+    def is_busy(self) -> bool:
+        """True while it holds batches, or has not confirmed those that were revoked."""
         ...
 
     @property
@@ -45,13 +52,12 @@ class QueuedInstance(Protocol):
         ...
 
     def begin(self, batches: Sequence[ExecutionBatch], listener: BatchListener) -> int:
-        """Have the first of these batches executed, one after the other. Returns how many of them. None are open now. 0: the
+        """Have the first of these batches executed, one after the other. Returns how many of them. It is not busy now. 0: the
         instance has failed, which the listener is not told."""
         ...
 
-    def revoke(self) -> int:
-        """Start nothing more. Returns how many of the last batches, beyond those that were revoked before, are thereby not
-        started."""
+    def revoke(self) -> Sequence[Any]:
+        """Start nothing more. Returns the last of the batches that it holds, which are thereby not started."""
         ...
 
     def check(self) -> float:

@@ -424,7 +424,7 @@ class TritonPythonModel:
         ),
         ("connection.send(Kind.NOTIFICATION, 7, json.dumps(dict(type='log', level='info')))", "missing required field `message`"),
         ("connection.send(Kind.READY, 0, '{}')", "READY while serving"),
-        ("connection._channel._socket.sendall(b'rubbish' * 100)", "not a frame"),
+        ("connection._endpoint._socket.sendall(b'rubbish' * 100)", "not a frame"),
         (
             "connection._endpoint._borrower.released.append(77); call(np.ones(1)).exec()",
             "segment 77 given back, but it was not lent",

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,10 @@ class Listener:
         self.failure: InstanceFailure | None = None
         self._turn = threading.Condition()
 
-    def completed(self, outcome: Outcome) -> None:
+    def completed(self, batch: ExecutionBatch, outcome: Outcome, following: ExecutionBatch | None) -> None:
         self.taken.append(outcome)
 
-    def failed(self, failure: InstanceFailure) -> None:
+    def failed(self, failure: InstanceFailure, held: Sequence[ExecutionBatch]) -> None:
         self.failure = failure
 
     def settled(self) -> None:
@@ -75,7 +76,7 @@ class Listener:
     def wait(self, instance: QueuedInstance) -> list[Outcome]:
         """Until nothing is open."""
         with self._turn:
-            assert self._turn.wait_for(lambda: not instance.open_batches, 20)
+            assert self._turn.wait_for(lambda: not instance.is_busy, 20)
         return self.taken
 
 
@@ -146,8 +147,8 @@ def test_what_is_not_started_can_be_taken_back(make: Serve, gate: Path) -> None:
         listener = Listener()
         assert instance.begin([batch(-4), batch(6), batch(7)], listener) == 3
         writing = os.open(gate, os.O_WRONLY)  # waits until the first is being executed
-        assert instance.revoke() == 2
-        assert instance.revoke() == 0
+        assert len(instance.revoke()) == 2
+        assert len(instance.revoke()) == 0
         os.close(writing)
         assert [outcome[0] for outcome in values(listener.wait(instance))] == [-4]
     assert values(run(instance, 5, 6)[1]) == [[5, 4], [6, 5]], "what was taken back was never executed"
@@ -162,7 +163,7 @@ def test_the_death_of_the_worker_costs_the_batch_that_it_executed(make: Serve, g
     assert listener.failure is not None
     assert listener.failure.begun
     assert not instance.begin([batch(5)], listener)
-    assert instance.revoke() == 0
+    assert len(instance.revoke()) == 0
 
 
 def test_a_model_may_ask_whether_a_request_was_cancelled(make: Serve, gate: Path) -> None:
@@ -193,7 +194,7 @@ def test_each_batch_has_the_time_for_itself(make: Serve, gate: Path) -> None:
     instance = queued(served)
     listener = Listener()
     assert instance.begin([batch(5), batch(-4), batch(7)], listener) == 3
-    while instance.open_batches:
+    while instance.is_busy:
         threading.Event().wait(instance.check())
     assert values(listener.taken) == [[5, 2]]
     assert str(listener.failure).endswith("It was ended: execute did not return within 0.1 s")
@@ -212,7 +213,7 @@ def test_each_batch_has_the_time_for_itself(make: Serve, gate: Path) -> None:
         "connection.send(Kind.RESULT, 2, '[[0,0,0],[null]]')",
         "connection.send(Kind.RESPONSE, 2, '[1,true,null]')",
         "connection.send(Kind.HELLO, 0, '{}')",
-        "os.write(connection._channel.fileno(), b'x' * 100)",
+        "os.write(connection._endpoint.fileno(), b'x' * 100)",
     ],
 )
 def test_a_worker_that_breaks_the_rules_of_batches_is_ended(make: Serve, said: str) -> None:
@@ -248,7 +249,7 @@ def test_taking_back_while_the_worker_is_at_it(make: Serve, gate: Path) -> None:
         end_ns = time.monotonic_ns() + chance.randrange(-100_000, 400_000)
         while time.monotonic_ns() < end_ns:
             pass
-        taken_back = instance.revoke()
+        taken_back = len(instance.revoke())
         taken = listener.wait(instance)
         assert len(taken) + taken_back <= 16
         assert values(taken) == [[value, executed + 1 + value] for value in range(len(taken))]
@@ -279,7 +280,7 @@ class TritonPythonModel:
     listener = Listener()
     assert instance.begin(batches[:3], listener) == 3
     writing = os.open(gate, os.O_WRONLY)
-    assert instance.revoke() == 2
+    assert len(instance.revoke()) == 2
     os.close(writing)
     assert len(listener.wait(instance)) == 1
     taken_back = [weakref.ref(sender) for sender in senders[1:3]]
@@ -307,7 +308,7 @@ class TritonPythonModel:
     batches = [ExecutionBatch([request(sender=sender)], PhaseTimes()) for sender in senders]
     assert instance.begin(batches, listener) == 3
     writing = os.open(gate, os.O_WRONLY)
-    assert instance.revoke() == 2
+    assert len(instance.revoke()) == 2
     os.close(writing)
     assert len(listener.wait(instance)) == 1
     assert listener.failure is not None

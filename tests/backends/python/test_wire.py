@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpy_data.backends.python.worker import endpoint as endpoint_module
 from tpy_data.backends.python.worker import datatypes
+from tpy_data.backends.python.worker import endpoint as endpoint_module
 from tpy_data.backends.python.worker import segments as segments_module
 from tpy_data.backends.python.worker.core.batch import (
     INLINE_BYTES_MAX,

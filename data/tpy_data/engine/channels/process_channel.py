@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -23,11 +22,15 @@ def open_channel(instance: ModelInstance, worker: Worker, clock: Clock) -> Insta
     return ThreadChannel(instance, worker, clock)
 
 
+_Completed = tuple[Batch, Outcome, Batch | None]
+_Failed = tuple[InstanceFailure, Sequence[Batch]]
+
+
 class ProcessChannel:
     """An `InstanceChannel`, and the `BatchListener` of its instance.
 
-    All batches that were given and are not over are in `_batches`, of which the instance has the first `_begun`; further ones it
-    gets when it is over with those. Its events are queued by `completed` and `failed`, and taken on the Trio thread.
+    The instance holds what it was given at once; the others are in `_waiting` until it is idle. Its events are queued by
+    `completed` and `failed`, and taken on the Trio thread.
     """
 
     def __init__(self, instance: QueuedInstance, worker: Worker, clock: Clock) -> None:
@@ -37,15 +40,14 @@ class ProcessChannel:
         self._clock = clock
         self._report: Report = not_opened
         self._thread = threading.get_ident()
-        self._batches: deque[Batch] = deque()
-        self._begun = 0
-        self._events: deque[Outcome | InstanceFailure] = deque()
+        self._waiting: deque[Batch] = deque()
+        self._events: deque[_Completed | _Failed] = deque()
         self._finished: list[Batch] = []
         self._rule = ReportRule()
         self._is_report_due = False
         self._has_failed = False
         self._failure: str | None = None  # that was not reported yet
-        self._something_begun: trio.Event | None = None
+        self._was_begun: trio.Event | None = None
         self._scope = trio.CancelScope()
 
     def open(self, report: Report) -> None:
@@ -56,10 +58,10 @@ class ProcessChannel:
         """Look at an instance that is silent, now and then."""
         with self._scope:
             while True:
-                if not self._begun:
-                    self._something_begun = trio.Event()
-                    await self._something_begun.wait()
-                    self._something_begun = None
+                if not self._instance.is_busy:
+                    self._was_begun = trio.Event()
+                    await self._was_begun.wait()
+                    self._was_begun = None
                 await trio.sleep(self._instance.check())
 
     def close(self) -> None:
@@ -68,19 +70,15 @@ class ProcessChannel:
 
     def give(self, batches: Sequence[Batch]) -> None:
         """As `InstanceChannel.give`."""
-        self._batches.extend(batches)
+        self._waiting.extend(batches)
         self._begin()
 
     def revoke(self) -> Sequence[Batch]:
         """As `InstanceChannel.revoke`."""
         self._take_events()
         self.report()
-        kept = self._begun
-        if kept and not self._has_failed:
-            kept = self._begun = kept - self._instance.revoke()
-        revoked = list(itertools.islice(self._batches, kept, None))
-        while len(self._batches) > kept:
-            self._batches.pop()
+        revoked = [*self._instance.revoke(), *self._waiting]
+        self._waiting.clear()
         return revoked
 
     def report(self) -> None:
@@ -93,13 +91,13 @@ class ProcessChannel:
 
     # Events of the instance
 
-    def completed(self, outcome: Outcome) -> None:
+    def completed(self, batch: Batch, outcome: Outcome, following: Batch | None) -> None:
         """As `BatchListener.completed`."""
-        self._events.append(outcome)
+        self._events.append((batch, outcome, following))
 
-    def failed(self, failure: InstanceFailure) -> None:
+    def failed(self, failure: InstanceFailure, held: Sequence[Batch]) -> None:
         """As `BatchListener.failed`."""
-        self._events.append(failure)
+        self._events.append((failure, held))
 
     def settled(self) -> None:
         """As `BatchListener.settled`."""
@@ -117,46 +115,44 @@ class ProcessChannel:
         self._begin()
 
     def _begin(self) -> None:
-        """Give the instance what waits, if it is over with what was before."""
-        if not self._batches or self._begun or self._has_failed or self._events or self._instance.open_batches:
+        """Give the instance what waits, if it is idle."""
+        if not self._waiting or self._has_failed or self._events or self._instance.is_busy:
             return
-        if self._batches[0].notes_begin:
-            self._turn_to_first()
-        count = self._instance.begin(tuple(self._batches), self)
+        if self._waiting[0].notes_begin:  # responses of a decoupled model are counted from now on
+            self._waiting[0].begin(self._clock.now_ns())
+        count = self._instance.begin(tuple(self._waiting), self)
         if not count:
-            self._fail(InstanceFailure(self._instance.end_reason, begun=False))
+            self._fail(InstanceFailure(self._instance.end_reason, begun=False), ())
             self._worker.run_sync_soon(self.report)  # no report inside of `give`
             return
-        self._begun = count
-        if self._something_begun is not None:
-            self._something_begun.set()
-
-    def _turn_to_first(self) -> None:
-        """Note when it is begun: responses of a decoupled model are counted from now on."""
-        self._batches[0].begin(self._clock.now_ns())
+        for _ in range(count):
+            self._waiting.popleft()
+        if self._was_begun is not None:
+            self._was_begun.set()
 
     def _take_events(self) -> None:
         """Take the events that were queued."""
         while self._events:
             event = self._events.popleft()
-            if isinstance(event, InstanceFailure):
-                self._fail(event)
+            if len(event) == 2:
+                self._fail(*event)
                 continue
-            batch = self._batches.popleft()
-            self._begun -= 1
-            batch.completed(event)
+            batch, outcome, following = event
+            batch.completed(outcome)
             self._finished.append(batch)
-            if self._rule.is_due(batch, is_last=not self._begun):
+            if self._rule.is_due(batch, is_last=following is None):
                 self._is_report_due = True
-            if self._begun and self._batches[0].notes_begin:
-                self._turn_to_first()
+            if following is not None and following.notes_begin:
+                following.begin(self._clock.now_ns())
 
-    def _fail(self, failure: InstanceFailure) -> None:
-        if self._begun:
-            batch = self._batches[0]
-            batch.fail(failure, self._clock)
+    def _fail(self, failure: InstanceFailure, held: Sequence[Batch]) -> None:
+        if held:
+            oldest, *others = held
+            oldest.fail(failure, self._clock)
             if failure.begun:
-                self._finished.append(self._batches.popleft())
-        self._begun = 0
+                self._finished.append(oldest)
+            else:
+                others.insert(0, oldest)
+            self._waiting.extendleft(reversed(others))
         self._has_failed = self._is_report_due = True
         self._failure = str(failure)

@@ -28,48 +28,28 @@ from tpy.process_output import LogLine
 from tpy.units import NS_PER_S
 from tpy_data.backends.python.environment.process import Spawner, memory_bytes
 from tpy_data.backends.python.instance.loading import StartedWorker
+from tpy_data.backends.python.instance.outcome import Answers, BatchExtra, outcome_of
 from tpy_data.backends.python.instance.start import WorkerStart
 from tpy_data.backends.python.protocol.connection import Connection, unhealthy
 from tpy_data.backends.python.protocol.messages import (
-    RESCHEDULED_CODE,
     Answer,
-    BatchFailure,
     decode_count,
     decode_failed,
     decode_ready,
     decode_result,
     encode_batches,
-    result_of,
     standard_frame,
     standard_result,
     unreadable,
 )
 from tpy_data.backends.python.protocol.responses import Responses
 from tpy_data.backends.python.protocol.small import HEADER_BYTES_MAX, TEXT_BYTES_MAX, are_small, are_small_texts
-from tpy_data.backends.python.protocol.translation import error_of
 from tpy_data.backends.python.settings import PythonSettings
-from tpy_data.backends.python.worker.endpoint import Closed
 from tpy_data.backends.python.worker.core.batch import Layout
 from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
 from tpy_data.backends.python.worker.core.session import State
+from tpy_data.backends.python.worker.endpoint import Closed
 from tpy_data.backends.states import ImplicitState
-
-_SENT = ExecutionResult()
-"""In place of a result of a decoupled model, whose responses are sent one by one."""
-
-
-class _Open:
-    """A batch that was begun. `requests` are what the worker sees; `numbers` those of the requests of a decoupled model;
-    `refused` the results, by their place in the batch, of requests that it does not see."""
-
-    __slots__ = ("batch", "numbers", "refused", "requests", "waiting")
-
-    def __init__(self, batch: ExecutionBatch, requests: Sequence[ExecutionRequest]) -> None:
-        self.batch = batch
-        self.requests = requests
-        self.numbers: Sequence[int] = ()
-        self.refused: dict[int, ExecutionResult] = {}
-        self.waiting: WaitingBatch | None = None
 
 
 class ProcessInstance:
@@ -106,12 +86,15 @@ class ProcessInstance:
         self._listener: BatchListener | None = None
         self._has_news = False
         self._lock = threading.Lock()
-        """Held while `_open` or `_revoked` changes."""
-        self._open: deque[_Open] = deque()
+        """Held while `held` or `_revoked` changes."""
+        self.held: deque[ExecutionBatch] = deque()
+        self._extras: dict[int, BatchExtra] = {}
+        """Of batches that have one, by number: none of a plain model has."""
         self._number = 1
-        """Of the oldest open batch."""
+        """Of the oldest batch that is held."""
         self._start_ns = 0
         self._revoked = 0
+        """Batches behind those that are held, until the worker says that it does not start them."""
         self._none_over = False
         """Of what was begun together."""
         self._questions.is_cancelled = self._is_cancelled
@@ -146,9 +129,9 @@ class ProcessInstance:
         self._end_reason = reason
 
     @property
-    def open_batches(self) -> int:
-        """As `QueuedInstance.open_batches`."""
-        return len(self._open)
+    def is_busy(self) -> bool:
+        """As `QueuedInstance.is_busy`."""
+        return bool(self.held or self._revoked)
 
     def check_ready(self, timeout_s: float) -> bool:
         """As `ChecksReadiness.check_ready`; any thread."""
@@ -177,107 +160,128 @@ class ProcessInstance:
         ahead = count - 1
         if ahead and not connection.tokens.give(ahead):
             ahead = 0
-        begun: list[_Open] = []
-        given: list[Sequence[ExecutionRequest]] = []
-        for batch in batches:
-            requests = batch.requests if state is None else state.requests(batch.requests)
-            begun.append(_Open(batch, requests))
-            given.append(requests)
-            if len(begun) > ahead:
-                break
+        begun = batches[: ahead + 1]
+        given = [batch.requests for batch in begun] if state is None else [state.requests(begun[0].requests)]
         is_busy = connection.helper.is_busy
-        frame = None  # made before the batches are open, so that they are not when that fails
+        frame = None  # made before the instance holds the batches, so that it does not when that fails
         if not is_busy and not self._is_decoupled:
             frame = standard_frame(self._number, given)
         with self._lock:
-            self._open.extend(begun)
+            self.held.extend(begun)
+            if state is not None:
+                self._extras[self._number] = BatchExtra(given[0])
             self._listener = listener
             self._none_over = True
         if connection.is_lost():  # maybe before it knew of these
             with self._lock:
-                if self._open:
-                    self._open.clear()
+                if self.held:
+                    self._take_all()
                     return 0
         self._start_ns = time.monotonic_ns()
         if frame is not None and connection.send_frame(frame):
             return len(begun)
-        if is_busy or (not ahead and not are_small([begun[0].batch])):
-            connection.later(partial(self._send, begun, self._number))
+        if is_busy or (not ahead and not are_small([begun[0]])):
+            connection.later(partial(self._send, given))
         else:
-            self._send(begun, self._number)
+            self._send(given)
         return len(begun)
 
-    def _send(self, begun: Sequence[_Open], number: int) -> None:
+    def _send(self, given: Sequence[Sequence[ExecutionRequest]]) -> None:
+        """Send the batches with these requests, all that are held."""
+        number = self._number
         layout = Layout(self._connection.devices)
         numbers: list[int] | None = None
         try:
             if self._is_decoupled:
                 numbers = []
-                for each in begun:
-                    each.numbers = [self._responses.open(request) for request in each.requests]
-                    numbers.extend(each.numbers)
-            header = encode_batches([each.requests for each in begun], numbers, layout, on_device=self._takes_devices)
+                for index, requests in enumerate(given):
+                    extra = self._extra(number + index, requests)
+                    extra.numbers = [self._responses.open(request) for request in requests]
+                    numbers.extend(extra.numbers)
+            header = encode_batches(given, numbers, layout, on_device=self._takes_devices)
         except TpyError as error:
             layout.forget()
-            self._complete_unsent(begun, error)
+            self._complete_unsent(error)
             return
         try:
             loan = self._connection.lend(layout)
         except (OSError, MemoryError) as error:
             layout.forget()
-            self._complete_unsent(begun, Unavailable(f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}"))
+            self._complete_unsent(Unavailable(f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}"))
         except TpyError as error:
             layout.forget()
-            self._send_readable(begun, number, error)
+            self._send_readable(given, error)
         else:
             self._connection.send(Kind.EXECUTE, number, header, layout, loan)
             if numbers is not None:
                 self._responses.given(numbers)
 
-    def _send_readable(self, begun: Sequence[_Open], number: int, error: TpyError) -> None:
+    def _send_readable(self, given: Sequence[Sequence[ExecutionRequest]], error: TpyError) -> None:
         """A client has made a segment shorter, or the like: send the others' requests."""
-        first = begun[0]  # and the only one: large batches are begun one by one
-        refused = {index: refusal for index, request in enumerate(first.requests) if (refusal := unreadable(request))}
-        if not refused or first.refused or len(begun) > 1 or self._is_decoupled:
-            self._complete_unsent(begun, error)
+        requests = given[0]  # and the only ones: large batches are begun one by one
+        refused = {index: refusal for index, request in enumerate(requests) if (refusal := unreadable(request))}
+        extra = self._extra(self._number, requests)
+        if not refused or extra.refused or len(given) > 1 or self._is_decoupled:
+            self._complete_unsent(error)
             return
-        if len(refused) == len(first.requests):
-            self._complete_unsent(begun, list(refused.values()))
+        if len(refused) == len(requests):
+            self._complete_unsent(list(refused.values()))
             return
-        first.refused = refused
-        first.requests = [request for index, request in enumerate(first.requests) if index not in refused]
-        self._send(begun, number)
+        extra.refused = refused
+        extra.requests = [request for index, request in enumerate(requests) if index not in refused]
+        self._send([extra.requests])
 
-    def _complete_unsent(self, begun: Sequence[_Open], outcome: Outcome) -> None:
-        """These cannot be sent. Their tokens are nobody's."""
-        for _ in begun[1:]:
-            self._connection.tokens.take(1)
-        for each in begun:
-            self._responses.drop(each.numbers)
-            now_ns = time.monotonic_ns()
-            times = each.batch.times
+    def _extra(self, number: int, requests: Sequence[ExecutionRequest]) -> BatchExtra:
+        """That of the batch with this number."""
+        return self._extras.setdefault(number, BatchExtra(requests))
+
+    def _complete_unsent(self, outcome: Outcome) -> None:
+        """End what is held, which cannot be sent. Its tokens belong to nobody."""
+        with self._lock:
+            unsent, extras = self._take_all()
+        self._connection.tokens.take(max(1, len(unsent) - 1))
+        now_ns = time.monotonic_ns()
+        for batch, extra in zip(unsent, extras, strict=True):
+            if extra is not None:
+                self._responses.drop(extra.numbers)
+            times = batch.times
             times.start_ns = times.start_ns or now_ns
             times.input_end_ns = times.output_start_ns = times.end_ns = now_ns
-            self._complete(outcome, numbered=False)
-        self._settle_later()
+            self._complete(batch, extra, outcome, None)
+        self._connection.later(self._settle)  # the listener expects no call inside of `begin`
 
-    def _settle_later(self) -> None:
-        """The listener expects no call inside of `begin`."""
-        self._connection.later(self._settle)
+    def _take_all(self) -> tuple[list[ExecutionBatch], list[BatchExtra | None]]:
+        """Hold nothing any more, under the lock. Returns what was held."""
+        held = list(self.held)
+        extras = [self._extras.pop(self._number + index, None) for index in range(len(held))]
+        self.held.clear()
+        self._drop(self._number + len(held), self._revoked)
+        self._revoked = 0
+        return held, extras
 
-    def revoke(self) -> int:
+    def _drop(self, number: int, count: int) -> None:
+        """Forget what is kept of so many batches from this number on, which are not started; under the lock."""
+        for each in range(number, number + count):
+            extra = self._extras.pop(each, None)
+            if extra is not None:
+                self._responses.drop(extra.numbers)
+
+    def revoke(self) -> Sequence[ExecutionBatch]:
         """As `QueuedInstance.revoke`."""
         with self._lock:
-            most = len(self._open) - 1 - self._revoked
+            most = len(self.held) - 1
             count = self._connection.tokens.take(most) if most > 0 else 0
             self._revoked += count
-            return count
+            revoked = [self.held.pop() for _ in range(count)]
+            self._drop(self._number + len(self.held), count)
+        revoked.reverse()
+        return revoked
 
     def check(self) -> float:
         """As `QueuedInstance.check`."""
         self._connection.require_alive()
         limit_s = self._execute_limit_s
-        if limit_s is None or not self._open:
+        if limit_s is None or not self.is_busy:
             return WORKER_CHECK_S
         left_s = limit_s - (time.monotonic_ns() - self._start_ns) / NS_PER_S
         if left_s <= 0:
@@ -311,7 +315,7 @@ class ProcessInstance:
         return () if self._is_decoupled and not any(result.reschedule for result in outcome) else outcome
 
     def _take_result(self, message: Frame, on_loop: bool) -> bool:
-        answers: Sequence[Answer | ExecutionResult | int | None] | str | BatchFailure
+        answers: Answers
         standard = None
         if not self._is_decoupled and message.segment is None and len(message.header) <= HEADER_BYTES_MAX:
             standard = standard_result(message, TEXT_BYTES_MAX)
@@ -323,35 +327,42 @@ class ProcessInstance:
                 for answer in answers:
                     if isinstance(answer, Answer) and not are_small_texts(answer.outputs):
                         return False
-        count = len(self._open)
         if message.stream != self._number:
             self._refuse_number(message)
-        if count <= self._revoked:
-            raise ProtocolViolation(f"RESULT while {count} batches were open, {self._revoked} of them revoked")
-        oldest = self._open[0]
-        if standard is not None and len(standard[1]) == len(oldest.requests) and not oldest.refused:
+        if not self.held:
+            raise ProtocolViolation(f"RESULT while no batch was held, and {self._revoked} were revoked")
+        batch = self.held[0]
+        extra = self._extras.get(self._number) if self._extras else None
+        if standard is not None and extra is None and len(standard[1]) == len(batch.requests):
             outcome: Outcome = standard[1]
         else:
-            outcome = self._outcome(oldest, answers, message)
+            seen = BatchExtra(batch.requests) if extra is None else extra
+            outcome = outcome_of(answers, message, seen, self._connection.devices, self._responses, decoupled=self._is_decoupled)
         # A worker is believed as far as it says nothing impossible. A batch behind another starts when that has ended.
-        start_ns, phases = self._start_ns, oldest.batch.times
+        start_ns, phases = self._start_ns, batch.times
         phases.start_ns = phases.start_ns or start_ns
         phases.input_end_ns, phases.output_start_ns = times[0], times[1]
         self._start_ns = phases.end_ns = min(max(times[2], start_ns), time.monotonic_ns())
-        self._complete(outcome)
+        with self._lock:
+            self.held.popleft()
+            following = self.held[0] if self.held else None
+            if extra is not None:
+                self._extras.pop(self._number, None)
+            self._number += 1
+            self._none_over = False
+        self._complete(batch, extra, outcome, following)
         return True
 
-    def _complete(self, outcome: Outcome, *, numbered: bool = True) -> None:
-        with self._lock:
-            oldest = self._open.popleft()
-            self._number += numbered
-            self._none_over = False
-        if oldest.waiting is not None:
-            oldest.waiting.completed = True
+    def _complete(
+        self, batch: ExecutionBatch, extra: BatchExtra | None, outcome: Outcome, following: ExecutionBatch | None
+    ) -> None:
+        """This became of a batch that is not held any more."""
+        if extra is not None and extra.waiting is not None:
+            extra.waiting.completed = True
         if self._state is not None and not isinstance(outcome, TpyError):
-            outcome = self._state.keep(oldest.batch.requests, outcome)
+            outcome = self._state.keep(batch.requests, outcome)
         if self._listener is not None:
-            self._listener.completed(outcome)
+            self._listener.completed(batch, outcome, following)
         self._has_news = True
 
     def _take_not_started(self, message: Frame, on_loop: bool) -> bool:
@@ -359,15 +370,13 @@ class ProcessInstance:
         if message.stream != self._number:
             self._refuse_number(message)
         with self._lock:
-            count, revoked = len(self._open), self._revoked
-            if self._none_over or said != count or count != revoked:
-                raise ProtocolViolation(f"{said} batches not started, while {count} were open, {revoked} of them revoked")
-            not_started = list(self._open)
-            self._open.clear()
+            if self._none_over or self.held or said != self._revoked:
+                raise ProtocolViolation(
+                    f"{said} batches not started, while {len(self.held)} were held, and {self._revoked} were revoked"
+                )
+            self._drop(self._number, said)  # again: they may have been sent after they were revoked
+            self._number += said
             self._revoked = 0
-            self._number += count
-        for each in not_started:
-            self._responses.drop(each.numbers)
         self._has_news = True
         return True
 
@@ -378,56 +387,27 @@ class ProcessInstance:
     def _refuse_number(self, message: Frame) -> NoReturn:
         raise ProtocolViolation(f"{message.kind.name} with number {message.stream}, while {self._number} was due")
 
-    def _outcome(
-        self, oldest: _Open, answers: Sequence[Answer | ExecutionResult | int | None] | str | BatchFailure, message: Frame
-    ) -> Outcome:
-        if isinstance(answers, (str, BatchFailure)):
-            if message.segment is not None:
-                raise ProtocolViolation("a segment came with an error")
-            self._responses.drop(oldest.numbers)
-            return Internal(answers) if isinstance(answers, str) else error_of(answers.code, answers.text)
-        if len(answers) != len(oldest.requests):
-            raise ProtocolViolation(f"a result for {len(answers)} of {len(oldest.requests)} requests")
-        if self._is_decoupled:
-            return [
-                _SENT if answer is None else self._given_back(answer, number)
-                for answer, number in zip(answers, oldest.numbers, strict=True)
-            ]
-        results: list[ExecutionResult] = []
-        for answer, request in zip(answers, oldest.requests, strict=True):
-            if isinstance(answer, ExecutionResult):
-                results.append(answer)
-            elif isinstance(answer, Answer):
-                results.append(result_of(answer, message, self._connection.devices, request.residency))
-            elif answer is not None:
-                results.append(self._responses.expect(answer))
-            else:
-                raise ProtocolViolation("no answer to a request")
-        for index, refusal in oldest.refused.items():  # in order
-            results.insert(index, refusal)
-        return results
-
-    def _given_back(self, answer: Answer | ExecutionResult | int, number: int) -> ExecutionResult:
-        if not isinstance(answer, Answer) or answer.code != RESCHEDULED_CODE:
-            raise ProtocolViolation("an answer to a request of a decoupled model")
-        return ExecutionResult(reschedule=self._responses.rest(number))
-
     # Questions of the model
 
     def _is_cancelled(self, number: int, index: int) -> bool:
-        if not self._open or number != self._number or not 0 <= index < len(self._open[0].requests):
+        requests: Sequence[ExecutionRequest] = ()
+        if self.held and number == self._number:
+            extra = self._extras.get(number)
+            requests = self.held[0].requests if extra is None else extra.requests
+        if not 0 <= index < len(requests):
             raise ProtocolViolation(f"asked for request {index} of batch {number}, while {self._number} was executed")
-        return self._open[0].requests[index].is_cancelled()
+        return requests[index].is_cancelled()
 
     def _find_waiting(self, number: int) -> WaitingBatch | None:
         with self._lock:
             index = number - self._number
-            if not 0 <= index < len(self._open):
+            if not 0 <= index < len(self.held):
                 return None
-            found = self._open[index]
-            if found.waiting is None:
-                found.waiting = WaitingBatch(found.batch.requests)
-            return found.waiting
+            batch = self.held[index]
+            extra = self._extra(number, batch.requests)
+            if extra.waiting is None:
+                extra.waiting = WaitingBatch(batch.requests)
+            return extra.waiting
 
     # The end
 
@@ -436,8 +416,8 @@ class ProcessInstance:
         EXIT_GRACE_S."""
         self._watch.close()
         connection = self._connection
-        while self._open and not connection.is_lost():
-            connection.drive(lambda: not self._open, self.check())
+        while self.is_busy and not connection.is_lost():
+            connection.drive(lambda: not self.is_busy, self.check())
         if self._pid is None or connection.is_lost():
             self._end_process()
             return
@@ -465,19 +445,20 @@ class ProcessInstance:
         """The worker is lost: what was begun fails, or waits for another instance; what is open beside that fails."""
         reason = self.end_reason
         with self._lock:
-            lost = list(self._open)
-            begun = len(lost) > self._revoked and not self._connection.is_unread
-            self._open.clear()
-            self._revoked = 0
-        for each in lost:
-            if each.waiting is not None:
-                each.waiting.completed = True
-        for each in lost[1:] if begun else lost:
-            self._responses.drop(each.numbers)
+            was_busy = self.is_busy
+            lost, extras = self._take_all()
+        begun = bool(lost) and not self._connection.is_unread
+        for index, extra in enumerate(extras):
+            if extra is None:
+                continue
+            if extra.waiting is not None:
+                extra.waiting.completed = True
+            if index or not begun:
+                self._responses.drop(extra.numbers)
         self._responses.failure_text = reason
         self._responses.end_all()
-        if lost and self._listener is not None:
-            self._listener.failed(InstanceFailure(reason, begun=begun))
+        if was_busy and self._listener is not None:
+            self._listener.failed(InstanceFailure(reason, begun=begun), lost)
             self._has_news = True
 
     def _settle(self) -> None:
@@ -514,10 +495,10 @@ class _Waiter:
     def __init__(self) -> None:
         self.said: SimpleQueue[Outcome | InstanceFailure] = SimpleQueue()
 
-    def completed(self, outcome: Outcome) -> None:
+    def completed(self, batch: ExecutionBatch, outcome: Outcome, following: ExecutionBatch | None) -> None:
         self.said.put(outcome)
 
-    def failed(self, failure: InstanceFailure) -> None:
+    def failed(self, failure: InstanceFailure, held: Sequence[ExecutionBatch]) -> None:
         self.said.put(failure)
 
     def settled(self) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from .endpoint import Closed, Foreign
 from .connection import TEXT_BYTES_MAX, Connection, decode, encode
 from .core.batch import Layout, NoMemory
 from .core.frames import Frame, Kind
 from .core.windows import BYTES_MAX, RESPONSES_MAX
+from .endpoint import Closed, Foreign
 from .failures import ErrorCode, TritonError, TritonModelException
 from .messages import sendable
 from .model_calls import LOADING

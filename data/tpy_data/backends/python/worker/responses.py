@@ -9,11 +9,11 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
-from .endpoint import Closed
 from .connection import TEXT_BYTES_MAX, Connection, decode, encode
 from .core.batch import Layout
 from .core.frames import Frame, Kind
 from .core.windows import Window
+from .endpoint import Closed
 from .failures import ErrorCode
 from .messages import answer_of, failed_answer
 from .response import InferenceResponse

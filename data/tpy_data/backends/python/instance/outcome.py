@@ -1,0 +1,69 @@
+"""The end of a batch from a worker's answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tpy.backend import ExecutionRequest, ExecutionResult, Outcome, WaitingBatch
+from tpy.errors import Internal
+from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
+from tpy_data.backends.python.protocol.messages import RESCHEDULED_CODE, Answer, BatchFailure, result_of
+from tpy_data.backends.python.protocol.responses import Responses
+from tpy_data.backends.python.protocol.translation import error_of
+from tpy_data.backends.python.worker.core.frames import Frame, ProtocolViolation
+
+Answers = Sequence[Answer | ExecutionResult | int | None] | str | BatchFailure
+"""Of the requests of a batch; or why it failed as a whole."""
+
+_SENT = ExecutionResult()
+"""In place of a result of a decoupled model, whose responses are sent one by one."""
+
+
+class BatchExtra:
+    """Kept of a batch that is held, beside the batch itself. `requests` are what the worker sees; `numbers` those of the
+    requests of a decoupled model; `refused` the results, by their place in the batch, of requests that it does not see."""
+
+    __slots__ = ("numbers", "refused", "requests", "waiting")
+
+    def __init__(self, requests: Sequence[ExecutionRequest]) -> None:
+        self.requests = requests
+        self.numbers: Sequence[int] = ()
+        self.refused: dict[int, ExecutionResult] = {}
+        self.waiting: WaitingBatch | None = None
+
+
+def outcome_of(
+    answers: Answers, message: Frame, batch: BatchExtra, devices: DeviceTensors, responses: Responses, *, decoupled: bool
+) -> Outcome:
+    """The end of a batch that was executed. Raises ProtocolViolation."""
+    if isinstance(answers, (str, BatchFailure)):
+        if message.segment is not None:
+            raise ProtocolViolation("a segment came with an error")
+        responses.drop(batch.numbers)
+        return Internal(answers) if isinstance(answers, str) else error_of(answers.code, answers.text)
+    if len(answers) != len(batch.requests):
+        raise ProtocolViolation(f"a result for {len(answers)} of {len(batch.requests)} requests")
+    if decoupled:
+        return [
+            _SENT if answer is None else _given_back(answer, number, responses)
+            for answer, number in zip(answers, batch.numbers, strict=True)
+        ]
+    results: list[ExecutionResult] = []
+    for answer, request in zip(answers, batch.requests, strict=True):
+        if isinstance(answer, ExecutionResult):
+            results.append(answer)
+        elif isinstance(answer, Answer):
+            results.append(result_of(answer, message, devices, request.residency))
+        elif answer is not None:
+            results.append(responses.expect(answer))
+        else:
+            raise ProtocolViolation("no answer to a request")
+    for index, refusal in batch.refused.items():  # in order
+        results.insert(index, refusal)
+    return results
+
+
+def _given_back(answer: Answer | ExecutionResult | int, number: int, responses: Responses) -> ExecutionResult:
+    if not isinstance(answer, Answer) or answer.code != RESCHEDULED_CODE:
+        raise ProtocolViolation("an answer to a request of a decoupled model")
+    return ExecutionResult(reschedule=responses.rest(number))
