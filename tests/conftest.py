@@ -21,6 +21,9 @@ pytest_plugins = ["tests.time_limit"]
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# With more threads each of a thousand processes would spend as much on their start, when it imports NumPy, as on all else of it.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # A shell ignores Ctrl-C in what it runs in the background, and so would all servers and commands that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

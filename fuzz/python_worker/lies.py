@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,16 +43,19 @@ _WORDS: tuple[Any, ...] = (None, True, False, -1, 0, 1, 2, 7, 2**40, -(2**70), 0
 
 
 class _Listener:
-    """Counts what it is told."""
+    """Keeps what it is told, and which batches have an end."""
 
     def __init__(self) -> None:
         self.said: list[Outcome | InstanceFailure] = []
+        self.ended: list[ExecutionBatch] = []
 
-    def completed(self, outcome: Outcome) -> None:
+    def completed(self, batch: ExecutionBatch, outcome: Outcome, following: ExecutionBatch | None) -> None:
         self.said.append(outcome)
+        self.ended.append(batch)
 
-    def failed(self, failure: InstanceFailure) -> None:
+    def failed(self, failure: InstanceFailure, held: Sequence[ExecutionBatch]) -> None:
         self.said.append(failure)
+        self.ended.extend(held)
 
     def settled(self) -> None:
         pass
@@ -128,11 +132,12 @@ def _lie(chance: Chance, connection: Connection, instance: ProcessInstance, thei
     theirs.setblocking(False)
     listener = _Listener()
     senders: list[RecordingSender] = []
-    begun = number = 0
-    steps = 0
+    begun: list[ExecutionBatch] = []
+    revoked: list[ExecutionBatch] = []
+    number = steps = unsaid = 0
     for _ in chance.rounds((10, 25)):
         steps += 1
-        if not instance.open_batches:
+        if not instance.is_busy:
             batches = []
             for _ in range(chance.choice((1, 2, 5))):
                 sender = RecordingSender() if is_decoupled else None
@@ -141,8 +146,14 @@ def _lie(chance: Chance, connection: Connection, instance: ProcessInstance, thei
                 array = np.ones(2, np.float32)
                 sample = SampleRequest(inputs={"IN": Tensor("IN", DataType.FP32, array)}, sender=sender)
                 batches.append(ExecutionBatch([sample], PhaseTimes()))
-            begun += instance.begin(batches, listener)
-        message = _message(chance, number + 1, is_decoupled=is_decoupled)
+            begun.extend(batches[: instance.begin(batches, listener)])
+        elif chance.random() < 0.1:
+            now_revoked = instance.revoke()
+            if now_revoked:
+                chance.took("revoked")
+            revoked.extend(now_revoked)
+            unsaid += len(now_revoked)
+        message = _message(chance, number + 1, is_decoupled=is_decoupled, unsaid=unsaid)
         if chance.random() < 0.03:
             message = spoiled(chance, message)
             chance.took("garbage")
@@ -153,6 +164,9 @@ def _lie(chance: Chance, connection: Connection, instance: ProcessInstance, thei
         over = len(listener.said)
         connection.read()
         number += len(listener.said) - over
+        if unsaid and not instance.is_busy and not connection.is_lost():
+            chance.took("not started")
+            number, unsaid = number + unsaid, 0
         if len(listener.said) > over:
             chance.took("outcome")
         if connection.is_lost():
@@ -160,19 +174,19 @@ def _lie(chance: Chance, connection: Connection, instance: ProcessInstance, thei
             break
     connection.lose(OSError("the test is over"))
     failures = [said for said in listener.said if isinstance(said, InstanceFailure)]
-    if len(failures) > 1 or len(listener.said) > begun:
-        raise Violation(f"{begun} batches had these outcomes: {listener.said}")
-    if instance.open_batches:
-        raise Violation("a batch is open although the worker is lost")
+    if len(failures) > 1 or listener.ended != [batch for batch in begun if batch not in revoked]:
+        raise Violation(f"{len(begun)} batches, {len(revoked)} of them revoked, had these outcomes: {listener.said}")
+    if instance.is_busy:
+        raise Violation("a batch is held although the worker is lost")
     for sender in senders:
         if sum(final for _, final in sender.sent) > 1:
             raise Violation(f"a request ended more than once: {sender.sent}")
     return steps
 
 
-def _message(chance: Chance, due: int, *, is_decoupled: bool) -> bytes:
+def _message(chance: Chance, due: int, *, is_decoupled: bool, unsaid: int) -> bytes:
     """A sound one of any kind that a worker sends while it serves, or one with a word changed."""
-    kind, stream, header = chance.choice(_sound(due, is_decoupled=is_decoupled))
+    kind, stream, header = chance.choice(_sound(due, is_decoupled=is_decoupled, unsaid=unsaid))
     if chance.random() < 0.2:
         chance.took("lie")
         match chance.randrange(4):
@@ -188,9 +202,10 @@ def _message(chance: Chance, due: int, *, is_decoupled: bool) -> bytes:
     return b"".join(encode(kind, stream, text, [b"\0" * 16], 16))
 
 
-def _sound(due: int, *, is_decoupled: bool) -> list[tuple[Kind, int, Any]]:
+def _sound(due: int, *, is_decoupled: bool, unsaid: int) -> list[tuple[Kind, int, Any]]:
     answers = [None] if is_decoupled else [_ANSWER]
     return [
+        *[(Kind.NOT_STARTED, due, unsaid)] * (3 if unsaid else 0),
         *[(Kind.RESULT, due, [[1, 2, 3], answers])] * 4,
         (Kind.RESPONSE, due, [1, True, _ANSWER]),
         (Kind.RESPONSE, due, [1, False, _ANSWER]),

@@ -56,7 +56,7 @@ LIES = Target(
     invariant=lies.LIES,
     run=lies.run,
     smoke_examples=300,
-    rules=("sound", "lie", "garbage", "lost", "outcome"),
+    rules=("sound", "lie", "garbage", "lost", "outcome", "revoked", "not started"),
 )
 WINDOW = Target(
     name="worker_window",

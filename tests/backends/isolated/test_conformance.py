@@ -22,20 +22,26 @@ def isolated(config: ModelConfig) -> ModelConfig:
     return msgspec.structs.replace(config, parameters={**config.parameters, "isolation": ModelParameter(string_value="process")})
 
 
+@pytest.fixture(scope="module")
+def registry() -> Iterator[BackendRegistry]:
+    """One for all tests: they share the process that their workers are forked from."""
+    registry = BackendRegistry()
+    yield registry
+    registry.close()
+
+
 class Isolated:
     """In front of a class that tests a backend: the same, each instance in a worker."""
 
     @pytest.fixture
-    def stage(self, subject: BackendUnderTest, tmp_path: Path) -> Iterator[Stage]:
-        registry = BackendRegistry()
+    def stage(self, registry: BackendRegistry, subject: BackendUnderTest, tmp_path: Path) -> Stage:
         config = isolated(subject.config)
         backend = registry.for_model(config)
         assert isinstance(backend, IsolatedBackend)
         fields = {name: getattr(subject, name) for name in BackendUnderTest.__dataclass_fields__}
         broken = subject.broken_config
         fields |= {"config": config, "broken_config": None if broken is None else isolated(broken)}
-        yield Stage(BackendUnderTest(**fields), backend, tmp_path)
-        registry.close()
+        return Stage(BackendUnderTest(**fields), backend, tmp_path)
 
 
 class TestIdentity(Isolated, in_server.TestIdentity):
