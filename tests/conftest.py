@@ -87,6 +87,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """Take pytest's name of the test out of the environment: workers are forked from a process for each environment."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+    return (yield)
+
+
 @pytest.fixture
 def mock_clock() -> trio.testing.MockClock:
     """Virtual time that jumps to the next deadline whenever everybody sleeps."""

@@ -93,8 +93,33 @@ def isolation(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+class Backends:
+    """Backends by their settings: tests with the same share the process that their workers are forked from."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[object, ...], Backend] = {}
+
+    def get(self, settings: Mapping[str, str], directory: Path | None) -> Backend:
+        key = tuple(sorted(settings.items())), directory
+        if key not in self._open:
+            self._open[key] = create(BackendSettings(name="python", config=dict(settings), backend_directory=directory))
+        return self._open[key]
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+@pytest.fixture(scope="module")
+def backends() -> Iterator[Backends]:
+    """Those of a file of tests."""
+    backends = Backends()
+    yield backends
+    backends.close()
+
+
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Serve]:
+def make(tmp_path: Path, backends: Backends) -> Iterator[Serve]:
     """Write a model and make it ready to be served. `code` is model.py (a preamble goes in front unless `raw`), None for none."""
     made: list[Served] = []
 
@@ -129,7 +154,7 @@ def make(tmp_path: Path) -> Iterator[Serve]:
         all_parameters = {key: ModelParameter(string_value=text) for key, text in {**chosen, **(parameters or {})}.items()}
         logs: list[tuple[str, str]] = []
         served = Served(
-            create(BackendSettings(name="python", config=dict(settings or {}), backend_directory=backend_directory)),
+            backends.get(settings or {}, backend_directory),
             ModelContext(
                 name="m",
                 version=1,
@@ -147,7 +172,6 @@ def make(tmp_path: Path) -> Iterator[Serve]:
     yield make
     for served in made:
         served.close()
-        served.backend.close()
 
 
 @pytest.fixture
