@@ -1,4 +1,4 @@
-"""The product uses nothing private of what it is built on: Trio, Hypercorn, hpack, betterproto2, watchfiles and the others."""
+"""The product uses nothing private of what it is built on: Trio, Hypercorn, hpack, watchfiles and the others."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
@@ -25,6 +26,12 @@ POOL: Final = _build_pool()
 def message_class(full_name: str) -> type[Message]:
     """The class of a message, such as "inference.ModelConfig". Raises KeyError for an unknown name."""
     return message_factory.GetMessageClass(POOL.FindMessageTypeByName(full_name))
+
+
+def messages(file: str) -> Any:
+    """The classes of the messages of a file of proto/, as attributes: `messages("health.proto").HealthCheckRequest`."""
+    described = POOL.FindFileByName(file).message_types_by_name
+    return SimpleNamespace(**{name: message_factory.GetMessageClass(each) for name, each in described.items()})
 
 
 def request_class(path: str) -> type[Message]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-import betterproto2
+import msgspec
 import trio
+from google.protobuf.message import Message
 
 from tpy import limits
-from tpy._proto import message_class
-from tpy._proto.messages import inference as pb
+from tpy._proto import messages
 from tpy.config import ModelConfig, to_message
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unsupported
 from tpy.frontends.grpc.codec import parse_version
-from tpy.frontends.grpc.service_adapter import Encoded
+from tpy.frontends.grpc.methods import Encoded, serialised
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import (
     CudaRegistration,
@@ -31,8 +31,7 @@ from tpy.messages.statistics import Duration
 from tpy.regions import registered
 from tpy.services import Services
 
-_CONFIG_RESPONSE = message_class("inference.ModelConfigResponse")
-Response = TypeVar("Response", bound=betterproto2.Message)
+pb = messages("grpc_service.proto")
 
 _SERVICE = "/inference.GRPCInferenceService/"
 INFER_PATH: Final = f"{_SERVICE}ModelInfer"
@@ -77,10 +76,17 @@ CHANGING: Final = frozenset(
 """The methods that may change something."""
 
 _FILE_PREFIX: Final = "file:"
-_LOG_FLAGS: Final = ("log_info", "log_warning", "log_error")
+_LOG_VALUES: Final = (
+    ("log_info", "bool_param", "boolean"),
+    ("log_warning", "bool_param", "boolean"),
+    ("log_error", "bool_param", "boolean"),
+    ("log_verbose_level", "uint32_param", "int32"),
+    ("log_format", "string_param", "string"),
+)
+"""The settings that a call can change, the field that has the value, and Triton's word for its type."""
 
 
-class ControlService(pb.GrpcInferenceServiceBase):
+class ControlService:
     """The methods of one gRPC port. They raise TpyError; statuses are the caller's business."""
 
     def __init__(self, services: Services, threads: trio.CapacityLimiter) -> None:
@@ -89,23 +95,23 @@ class ControlService(pb.GrpcInferenceServiceBase):
 
     # Health
 
-    async def server_live(self, message: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
+    async def server_live(self, message: Any) -> Message:
         return pb.ServerLiveResponse(live=self._services.repository.server_live())
 
-    async def server_ready(self, message: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
+    async def server_ready(self, message: Any) -> Message:
         return pb.ServerReadyResponse(ready=self._services.repository.server_ready())
 
-    async def model_ready(self, message: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
+    async def model_ready(self, message: Any) -> Message:
         version = parse_version(message.version)
         return pb.ModelReadyResponse(ready=await self._services.repository.model_ready(message.name, version))
 
     # Descriptions
 
-    async def server_metadata(self, message: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
+    async def server_metadata(self, message: Any) -> Message:
         metadata = self._services.diagnostics.server_metadata()
         return pb.ServerMetadataResponse(name=metadata.name, version=metadata.version, extensions=list(metadata.extensions))
 
-    async def model_metadata(self, message: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
+    async def model_metadata(self, message: Any) -> Message:
         asked = parse_version(message.version)
         description = self._services.inference.resolve(message.name, asked).description
         versions = self._services.inference.ready_versions(message.name) if asked is None else (asked,)
@@ -120,11 +126,11 @@ class ControlService(pb.GrpcInferenceServiceBase):
             entries=len(versions) + len(description.inputs) + len(description.outputs),
         )
 
-    async def model_config(self, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
+    async def model_config(self, message: Any) -> Encoded:
         forms = self._services.inference.config_forms(message.name, parse_version(message.version))
-        return cast(pb.ModelConfigResponse, Encoded(await forms.encoded(_config_response)))
+        return Encoded(await forms.encoded(_config_response))
 
-    async def model_statistics(self, message: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
+    async def model_statistics(self, message: Any) -> Message:
         found = await self._services.diagnostics.statistics(message.name, parse_version(message.version))
         return await self._made(
             lambda: pb.ModelStatisticsResponse(model_stats=[_statistics(entry) for entry in found]),
@@ -133,24 +139,29 @@ class ControlService(pb.GrpcInferenceServiceBase):
 
     # Repository
 
-    async def repository_index(self, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
+    async def repository_index(self, message: Any) -> Message:
         _refuse_repository(message.repository_name)
         entries = await self._services.repository.index(ready_only=message.ready)
         return await self._made(
             lambda: pb.RepositoryIndexResponse(models=[_index_entry(entry) for entry in entries]), entries=len(entries)
         )
 
-    async def repository_model_load(self, message: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
+    async def repository_model_load(self, message: Any) -> Message:
         _refuse_repository(message.repository_name)
-        await self._services.repository.load(_load_request(message))
+        if message.ByteSize() > limits.GRPC_INLINE_CONTROL_BYTES_MAX:
+            asked = await run_in_thread(_load_request, message, limiter=self._threads)
+        else:
+            asked = _load_request(message)
+        del message  # a load may take minutes: do not keep its files twice that long
+        await self._services.repository.load(asked)
         return pb.RepositoryModelLoadResponse()
 
-    async def repository_model_unload(self, message: pb.RepositoryModelUnloadRequest) -> pb.RepositoryModelUnloadResponse:
+    async def repository_model_unload(self, message: Any) -> Message:
         _refuse_repository(message.repository_name)
         dependents = False
-        parameter = message.parameters.get("unload_dependents")
-        if parameter is not None:
-            if parameter.bool_param is None:
+        if "unload_dependents" in message.parameters:
+            parameter = message.parameters["unload_dependents"]
+            if not parameter.HasField("bool_param"):
                 raise InvalidArgument("invalid value type for 'unload_dependents' parameter, expected bool_param.")
             dependents = parameter.bool_param
         await self._services.repository.unload(message.model_name, unload_dependents=dependents)
@@ -158,12 +169,12 @@ class ControlService(pb.GrpcInferenceServiceBase):
 
     # Settings
 
-    async def log_settings(self, message: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
+    async def log_settings(self, message: Any) -> Message:
         diagnostics = self._services.diagnostics
         if message.settings:
             await diagnostics.update_log_settings(_changed(diagnostics.log_settings(), message.settings))
         settings = diagnostics.log_settings()
-        value = pb.LogSettingsResponseSettingValue
+        value = pb.LogSettingsResponse.SettingValue
         return pb.LogSettingsResponse(
             settings={
                 "log_file": value(string_param=settings.log_file),
@@ -175,25 +186,23 @@ class ControlService(pb.GrpcInferenceServiceBase):
             }
         )
 
-    async def trace_setting(self, message: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
+    async def trace_setting(self, message: Any) -> Message:
         if message.model_name:
             try:
                 self._services.inference.ready_versions(message.model_name)
             except NotFound:  # another code than elsewhere, as in Triton
                 raise InvalidArgument(f"Request for unknown model : {echo(message.model_name)}") from None
-        updates = {name: given.value for name, given in message.settings.items()}
+        updates = {name: list(given.value) for name, given in message.settings.items()}
         settings = await self._services.diagnostics.trace_settings(message.model_name, updates or None)
         return pb.TraceSettingResponse(
-            settings={name: pb.TraceSettingResponseSettingValue(value=list(texts)) for name, texts in settings.items()}
+            settings={name: pb.TraceSettingResponse.SettingValue(value=list(texts)) for name, texts in settings.items()}
         )
 
     # Shared memory
 
-    async def system_shared_memory_status(
-        self, message: pb.SystemSharedMemoryStatusRequest
-    ) -> pb.SystemSharedMemoryStatusResponse:
+    async def system_shared_memory_status(self, message: Any) -> Message:
         regions = registered(self._services.shared_memory.regions, RegionKind.SYSTEM, message.name)
-        shown = pb.SystemSharedMemoryStatusResponseRegionStatus
+        shown = pb.SystemSharedMemoryStatusResponse.RegionStatus
         return await self._made(
             lambda: pb.SystemSharedMemoryStatusResponse(
                 regions={
@@ -203,22 +212,18 @@ class ControlService(pb.GrpcInferenceServiceBase):
             entries=len(regions),
         )
 
-    async def system_shared_memory_register(
-        self, message: pb.SystemSharedMemoryRegisterRequest
-    ) -> pb.SystemSharedMemoryRegisterResponse:
+    async def system_shared_memory_register(self, message: Any) -> Message:
         asked = SystemRegistration(name=message.name, key=message.key, offset=message.offset, byte_size=message.byte_size)
         await self._services.shared_memory.register(asked)
         return pb.SystemSharedMemoryRegisterResponse()
 
-    async def system_shared_memory_unregister(
-        self, message: pb.SystemSharedMemoryUnregisterRequest
-    ) -> pb.SystemSharedMemoryUnregisterResponse:
+    async def system_shared_memory_unregister(self, message: Any) -> Message:
         await self._services.shared_memory.unregister(RegionKind.SYSTEM, message.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
-    async def cuda_shared_memory_status(self, message: pb.CudaSharedMemoryStatusRequest) -> pb.CudaSharedMemoryStatusResponse:
+    async def cuda_shared_memory_status(self, message: Any) -> Message:
         regions = registered(self._services.shared_memory.regions, RegionKind.CUDA, message.name)
-        shown = pb.CudaSharedMemoryStatusResponseRegionStatus
+        shown = pb.CudaSharedMemoryStatusResponse.RegionStatus
         return await self._made(
             lambda: pb.CudaSharedMemoryStatusResponse(
                 regions={one.name: shown(name=one.name, device_id=one.device_id, byte_size=one.byte_size) for one in regions}
@@ -226,44 +231,38 @@ class ControlService(pb.GrpcInferenceServiceBase):
             entries=len(regions),
         )
 
-    async def cuda_shared_memory_register(
-        self, message: pb.CudaSharedMemoryRegisterRequest
-    ) -> pb.CudaSharedMemoryRegisterResponse:
+    async def cuda_shared_memory_register(self, message: Any) -> Message:
         asked = CudaRegistration(
             name=message.name, raw_handle=message.raw_handle, device_id=message.device_id, byte_size=message.byte_size
         )
         await self._services.shared_memory.register(asked)
         return pb.CudaSharedMemoryRegisterResponse()
 
-    async def cuda_shared_memory_unregister(
-        self, message: pb.CudaSharedMemoryUnregisterRequest
-    ) -> pb.CudaSharedMemoryUnregisterResponse:
+    async def cuda_shared_memory_unregister(self, message: Any) -> Message:
         await self._services.shared_memory.unregister(RegionKind.CUDA, message.name)
         return pb.CudaSharedMemoryUnregisterResponse()
 
-    async def _made(self, make: Callable[[], Response], *, entries: int) -> Response:
+    async def _made(self, make: Callable[[], Message], *, entries: int) -> Message | Encoded:
         """The response that `make` makes; one of many entries in a thread, which encodes it, too."""
         if entries <= limits.GRPC_INLINE_ENTRIES_MAX:
             return make()
-        return cast(Response, Encoded(await run_in_thread(lambda: bytes(make()), limiter=self._threads)))
+        return Encoded(await run_in_thread(lambda: serialised(make()), limiter=self._threads))
 
 
 def _config_response(config: ModelConfig) -> bytes:
     """The bytes of a ModelConfigResponse."""
-    response = _CONFIG_RESPONSE(config=to_message(config))
-    content: bytes = response.SerializeToString(deterministic=True)
-    return content
+    return serialised(pb.ModelConfigResponse(config=to_message(config)))
 
 
-def _tensor(tensor: TensorDescription) -> pb.ModelMetadataResponseTensorMetadata:
-    return pb.ModelMetadataResponseTensorMetadata(name=tensor.name, datatype=tensor.datatype.value, shape=list(tensor.shape))
+def _tensor(tensor: TensorDescription) -> Message:
+    return pb.ModelMetadataResponse.TensorMetadata(name=tensor.name, datatype=tensor.datatype.value, shape=list(tensor.shape))
 
 
-def _duration(duration: Duration) -> pb.StatisticDuration:
+def _duration(duration: Duration) -> Message:
     return pb.StatisticDuration(count=duration.count, ns=duration.ns)
 
 
-def _statistics(entry: ModelStatistics) -> pb.ModelStatistics:
+def _statistics(entry: ModelStatistics) -> Message:
     inference = entry.inference
     return pb.ModelStatistics(
         name=entry.name,
@@ -305,8 +304,8 @@ def _statistics(entry: ModelStatistics) -> pb.ModelStatistics:
     )
 
 
-def _index_entry(entry: IndexEntry) -> pb.RepositoryIndexResponseModelIndex:
-    return pb.RepositoryIndexResponseModelIndex(
+def _index_entry(entry: IndexEntry) -> Message:
+    return pb.RepositoryIndexResponse.ModelIndex(
         name=entry.name,
         version="" if entry.version is None else str(entry.version),
         state="" if entry.state is None else entry.state.value,
@@ -323,48 +322,38 @@ LARGE: Final = frozenset({f"{_SERVICE}RepositoryModelLoad"})
 """The methods whose requests may be large: with the files of a model."""
 
 
-def _load_request(message: pb.RepositoryModelLoadRequest) -> LoadRequest:
+def _load_request(message: Any) -> LoadRequest:
     """The load call in `message`. Raises InvalidArgument for a parameter that is none or has another type."""
     config: str | None = None
     files: dict[str, bytes] = {}
     size = 0
     for key, parameter in message.parameters.items():
         if key == "config":
-            if parameter.string_param is None:
+            if not parameter.HasField("string_param"):
                 raise InvalidArgument("invalid value type for load parameter 'config', expected string_param.")
             config = parameter.string_param
         elif key.startswith(_FILE_PREFIX):
-            if parameter.bytes_param is None:
+            if not parameter.HasField("bytes_param"):
                 raise InvalidArgument(f"invalid value type for load parameter '{echo(key)}', expected bytes_param.")
-            size += len(parameter.bytes_param)
+            content = parameter.bytes_param  # reading it copies it
+            size += len(content)
             if size > limits.LOAD_OVERRIDE_BYTES_MAX:
                 raise InvalidArgument(f"file overrides exceed {limits.LOAD_OVERRIDE_BYTES_MAX} bytes")
-            files[key.removeprefix(_FILE_PREFIX)] = parameter.bytes_param
+            files[key.removeprefix(_FILE_PREFIX)] = content
         else:
             raise InvalidArgument(f"unrecognized load parameter '{echo(key)}'.")
     return LoadRequest(model_name=message.model_name, config_json=config, files=files)
 
 
-def _changed(settings: LogSettings, changes: dict[str, pb.LogSettingsRequestSettingValue]) -> LogSettings:
+def _changed(settings: LogSettings, changes: Mapping[str, Any]) -> LogSettings:
     """`settings` with `changes` applied; unknown ones change nothing, as in Triton. Raises Unsupported for a log file
     and InvalidArgument for a wrong type."""
     if "log_file" in changes:
         raise Unsupported("log file location can not be updated through network protocol")
-    flags = {name: getattr(settings, name) for name in _LOG_FLAGS}
-    for name in _LOG_FLAGS:
+    values: dict[str, Any] = {}
+    for name, field, kind in _LOG_VALUES:
         if name in changes:
-            flag = changes[name].bool_param
-            if flag is None:
-                raise InvalidArgument(f"expect boolean for '{name}'")
-            flags[name] = flag
-    level: int | None = settings.log_verbose_level
-    if "log_verbose_level" in changes:
-        level = changes["log_verbose_level"].uint32_param
-    if level is None:
-        raise InvalidArgument("expect int32 for 'log_verbose_level'")
-    log_format: str | None = settings.log_format
-    if "log_format" in changes:
-        log_format = changes["log_format"].string_param
-    if log_format is None:
-        raise InvalidArgument("expect string for 'log_format'")
-    return LogSettings(log_file=settings.log_file, log_verbose_level=level, log_format=log_format, **flags)
+            if not changes[name].HasField(field):
+                raise InvalidArgument(f"expect {kind} for '{name}'")
+            values[name] = getattr(changes[name], field)
+    return msgspec.structs.replace(settings, **values)

@@ -9,8 +9,8 @@ from tpy.frontends.grpc import control, health, reflection
 from tpy.frontends.grpc.access import MetadataPolicy
 from tpy.frontends.grpc.calls import CallParts
 from tpy.frontends.grpc.infer import InferApi
+from tpy.frontends.grpc.methods import service_handlers
 from tpy.frontends.grpc.options import GrpcServiceOptions
-from tpy.frontends.grpc.service_adapter import service_handlers
 from tpy.frontends.grpc.stream import StreamInferApi
 from tpy.frontends.grpc.transport import Handlers, StreamHandler, UnaryHandler
 from tpy.services import Services
@@ -33,10 +33,11 @@ def create_handlers(
     """
     parts = CallParts(services, clock, MetadataPolicy(options), nursery=nursery, stop=stop)
     handlers: dict[str, UnaryHandler | StreamHandler] = {}
+    inference, health_service, reflection_service = _OWN_SERVICES
     service = control.ControlService(services, parts.threads)
-    handlers |= service_handlers(service, parts, control.APIS, control.LARGE, control.CHANGING)
-    handlers |= service_handlers(health.HealthService(services, _OWN_SERVICES, stop), parts, health.APIS)
-    handlers |= service_handlers(reflection.ReflectionService(_OWN_SERVICES), parts, {})
+    handlers |= service_handlers(inference, service, parts, control.APIS, control.LARGE, control.CHANGING)
+    handlers |= service_handlers(health_service, health.HealthService(services, _OWN_SERVICES, stop), parts, health.APIS)
+    handlers |= service_handlers(reflection_service, reflection.ReflectionService(_OWN_SERVICES), parts, {})
     handlers[reflection.OLDER_PATH] = handlers[reflection.PATH]
     handlers[control.INFER_PATH] = UnaryHandler(InferApi(parts).handle)
     handlers[control.STREAM_INFER_PATH] = StreamHandler(StreamInferApi(parts).handle)

@@ -6,25 +6,28 @@ The service "" and every service that the port has are the server itself; `<mode
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
-from typing import Final
+from typing import Any, Final
 
 import trio
+from google.protobuf.message import Message
 
 from tpy import limits
-from tpy._proto.messages.grpc.health import v1 as pb
+from tpy._proto import messages
 from tpy.errors import InvalidArgument
 from tpy.frontends.grpc.codec import parse_version
-from tpy.frontends.grpc.service_adapter import StreamingService
 from tpy.services import Services
 
 _SERVICE: Final = "/grpc.health.v1.Health/"
 APIS: Final = {f"{_SERVICE}Check": "health", f"{_SERVICE}Watch": "health"}
 """The restricted protocol of each method."""
 
-_Status = pb.HealthCheckResponseServingStatus
+_Response = messages("health.proto").HealthCheckResponse
+_SERVING: Final[int] = _Response.SERVING
+_NOT_SERVING: Final[int] = _Response.NOT_SERVING
+_UNKNOWN: Final[int] = _Response.SERVICE_UNKNOWN
 
 
-class HealthService(StreamingService, pb.HealthBase):
+class HealthService:
     """`own_services` are the full names of the services of the port. `stop` is set when the server stops."""
 
     def __init__(self, services: Services, own_services: Collection[str], stop: trio.Event) -> None:
@@ -32,24 +35,24 @@ class HealthService(StreamingService, pb.HealthBase):
         self._stop = stop
         self._own_services = frozenset(own_services)
 
-    async def check(self, message: pb.HealthCheckRequest) -> pb.HealthCheckResponse:
+    async def check(self, message: Any) -> Message:
         """See Health.Check. A name that is neither a service nor a model means the server, as in Triton, which ignores names."""
         status = await self._status(message.service)
-        if status is _Status.SERVICE_UNKNOWN:
+        if status == _UNKNOWN:
             status = _serving(self._services.repository.server_ready())
-        return pb.HealthCheckResponse(status=status)
+        return _Response(status=status)
 
-    async def watch(self, message: pb.HealthCheckRequest) -> AsyncIterator[pb.HealthCheckResponse]:
+    async def watch(self, message: Any) -> AsyncIterator[Message]:
         """See Health.Watch. Ends when the server stops, after it has told so."""
-        shown: pb.HealthCheckResponseServingStatus | None = None
+        shown: int | None = None
         seen = -1
         while not self._stop.is_set():
             seen = await self._wait_changed(seen)
             # A server that stops is no place for what the watcher has in mind, also while it serves its open connections.
-            status = _Status.NOT_SERVING if self._stop.is_set() else await self._status(message.service)
-            if status is not shown:
+            status = _NOT_SERVING if self._stop.is_set() else await self._status(message.service)
+            if status != shown:
                 shown = status
-                yield pb.HealthCheckResponse(status=status)
+                yield _Response(status=status)
 
     async def _wait_changed(self, seen: int) -> int:
         """Until readiness may have changed, or the server stops."""
@@ -72,7 +75,7 @@ class HealthService(StreamingService, pb.HealthBase):
             await trio.sleep(limits.GRPC_HEALTH_POLL_S)
         return seen + 1
 
-    async def _status(self, service: str) -> pb.HealthCheckResponseServingStatus:
+    async def _status(self, service: str) -> int:
         repository = self._services.repository
         if not service or service in self._own_services:
             return _serving(repository.server_ready())
@@ -80,12 +83,12 @@ class HealthService(StreamingService, pb.HealthBase):
         try:
             number = parse_version(version)
         except InvalidArgument:
-            return _Status.SERVICE_UNKNOWN
+            return _UNKNOWN
         if await repository.model_ready(model, number):
-            return _Status.SERVING
+            return _SERVING
         known = any(entry.name == model for entry in await repository.index())
-        return _Status.NOT_SERVING if known else _Status.SERVICE_UNKNOWN
+        return _NOT_SERVING if known else _UNKNOWN
 
 
-def _serving(ready: bool) -> pb.HealthCheckResponseServingStatus:
-    return _Status.SERVING if ready else _Status.NOT_SERVING
+def _serving(ready: bool) -> int:
+    return _SERVING if ready else _NOT_SERVING

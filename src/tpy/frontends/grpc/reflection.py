@@ -5,47 +5,47 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Any, Final
 
+from google.protobuf.message import Message
 from grpclib.const import Status
 
-from tpy._proto import POOL
-from tpy._proto.messages.grpc.reflection import v1 as pb
-from tpy.frontends.grpc.service_adapter import StreamingService
+from tpy._proto import POOL, messages
+
+pb = messages("reflection.proto")
 
 PATH: Final = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 OLDER_PATH: Final = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 """The same messages under the name that older clients ask for."""
 
 
-class ReflectionService(StreamingService, pb.ServerReflectionBase):
+class ReflectionService:
     """`own_services` are the full names of the services of the port."""
 
     def __init__(self, own_services: Iterable[str]) -> None:
         self._own_services = sorted(own_services)
 
-    async def server_reflection_info(
-        self, messages: AsyncIterator[pb.ServerReflectionRequest]
-    ) -> AsyncIterator[pb.ServerReflectionResponse]:
+    async def server_reflection_info(self, messages: AsyncIterator[Any]) -> AsyncIterator[Message]:
         """See ServerReflection.ServerReflectionInfo. What is not found is an answer, not the end of the call."""
         async for message in messages:
             response = self._answer(message)
             response.valid_host = message.host
-            response.original_request = message
+            response.original_request.CopyFrom(message)
             yield response
 
-    def _answer(self, message: pb.ServerReflectionRequest) -> pb.ServerReflectionResponse:
+    def _answer(self, message: Any) -> Any:
+        asked = message.WhichOneof("message_request")
         try:
-            if message.list_services is not None:
+            if asked == "list_services":
                 services = [pb.ServiceResponse(name=name) for name in self._own_services]
                 return pb.ServerReflectionResponse(list_services_response=pb.ListServiceResponse(service=services))
-            if message.file_by_filename is not None:
+            if asked == "file_by_filename":
                 return _files(POOL.FindFileByName(message.file_by_filename))
-            if message.file_containing_symbol is not None:
+            if asked == "file_containing_symbol":
                 return _files(_file_with(message.file_containing_symbol))
-            if message.all_extension_numbers_of_type is not None:
+            if asked == "all_extension_numbers_of_type":
                 name = POOL.FindMessageTypeByName(message.all_extension_numbers_of_type).full_name
                 extensions = pb.ExtensionNumberResponse(base_type_name=name)  # proto3 has none
                 return pb.ServerReflectionResponse(all_extension_numbers_response=extensions)
-            if message.file_containing_extension is not None:
+            if asked == "file_containing_extension":
                 return _error(Status.NOT_FOUND, "no message of this server has extensions")
         except KeyError as error:
             return _error(Status.NOT_FOUND, str(error.args[0]))
@@ -71,7 +71,7 @@ def _members(file: Any, owner: str) -> Collection[str]:
     return POOL.FindMessageTypeByName(f"{file.package}.{owner}").fields_by_name  # type: ignore[no-any-return]  # the same
 
 
-def _files(wanted: Any) -> pb.ServerReflectionResponse:
+def _files(wanted: Any) -> Any:
     """The file and all that it needs, each once, the wanted one first."""
     found = {wanted.name: wanted}
     waiting = [wanted]
@@ -84,5 +84,5 @@ def _files(wanted: Any) -> pb.ServerReflectionResponse:
     return pb.ServerReflectionResponse(file_descriptor_response=pb.FileDescriptorResponse(file_descriptor_proto=files))
 
 
-def _error(status: Status, text: str) -> pb.ServerReflectionResponse:
+def _error(status: Status, text: str) -> Any:
     return pb.ServerReflectionResponse(error_response=pb.ErrorResponse(error_code=status.value, error_message=text))

@@ -1,30 +1,26 @@
-"""Serves the service bases that betterproto2 generates: from their `__mapping__()` to the transport's handlers.
-
-The bases were made for grpclib. What they ask of a stream is little, so ours gives them that and leaves grpclib's server out.
-"""
+"""From the methods of a service, as proto/ describes them, to the transport's handlers."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from typing import Any
 
-import betterproto2
 import trio
-from betterproto2.grpclib import ServiceBase
-from google.protobuf.message import DecodeError
-from grpclib import GRPCError
-from grpclib.const import Cardinality, Handler
+from google.protobuf.message import DecodeError, Message
 
 from tpy import limits
-from tpy._proto import request_class
-from tpy.errors import InvalidArgument, InvariantViolation, TpyError, Unsupported
+from tpy._proto import POOL, request_class
+from tpy.errors import InvalidArgument, TpyError, Unsupported
 from tpy.frontends.access import Caller, roles_for
 from tpy.frontends.grpc.calls import CallParts, fail_call, unexpected_error
 from tpy.frontends.grpc.codec.fields import FieldBudget, TooManyFields, count_nested_fields, unparsable
-from tpy.frontends.grpc.conversion import converted
 from tpy.frontends.grpc.transport import CallContext, StreamCall, StreamHandler, UnaryCall, UnaryHandler
 from tpy.frontends.threads import run_in_thread
+
+_Method = Callable[[Any], Awaitable["Message | Encoded"]]
+_StreamingMethod = Callable[[Any], AsyncIterator[Message]]
 
 
 class Encoded:
@@ -36,57 +32,55 @@ class Encoded:
         self.content = content
 
 
-class StreamingService(ServiceBase):
-    """A base for services that answer with several messages: closes what produces them, also when the call ends early."""
-
-    async def _call_rpc_handler_server_stream(
-        self, handler: Callable[[Any], AsyncIterator[betterproto2.Message]], stream: Any, request: Any
-    ) -> None:
-        async with aclosing(handler(request)) as responses:  # type: ignore[type-var]  # generated methods are generators
-            async for response in responses:
-                await stream.send_message(response)
+def serialised(response: Message) -> bytes:
+    """The bytes of a response; maps are in the order of their keys."""
+    content: bytes = response.SerializeToString(deterministic=True)
+    return content
 
 
 def service_handlers(
-    service: ServiceBase,
+    name: str,
+    service: object,
     parts: CallParts,
     apis: Mapping[str, str],
     large: Collection[str] = (),
     changing: Collection[str] = (),
 ) -> dict[str, UnaryHandler | StreamHandler]:
-    """A handler for every method of `service`. `apis` says to which restricted protocol a method (`/package.Service/Method`)
-    belongs; a method that is not in it is never restricted. `large` are the methods whose requests may be large,
-    `changing` those that may change something.
+    """A handler for every method of the service `name` that `service` has: `ServerLive` is its `server_live`. A method takes the
+    request, or an iterator over them, and returns the response, or is an async generator of them. `apis` says to which restricted
+    protocol a method (`/package.Service/Method`) belongs; a method that is not in it is never restricted. `large` are the methods
+    whose requests may be large, `changing` those that may change something.
 
     Unary methods run as tasks in the nursery of `parts`, each cancelled with its call; the others in the task of their call.
     """
-    mapping: Mapping[str, Handler] = service.__mapping__()  # type: ignore[attr-defined]  # every generated base has it
     handlers: dict[str, UnaryHandler | StreamHandler] = {}
-    for path, method in mapping.items():
-        reader = _RequestReader(path, method.request_type, parts.threads, large=path in large)
-        if method.cardinality is Cardinality.UNARY_UNARY:
-            handlers[path] = UnaryHandler(
-                _UnaryMethod(method, reader, parts, apis.get(path, ""), changes=path in changing).handle, in_task=True
-            )
+    for described in POOL.FindServiceByName(name).methods:
+        method = getattr(service, re.sub(r"\B(?=[A-Z])", "_", described.name).lower(), None)
+        if method is None:
+            continue
+        path = f"/{name}/{described.name}"
+        reader = _RequestReader(path, parts.threads, large=path in large)
+        api = apis.get(path, "")
+        if described.server_streaming:
+            stream = _StreamMethod(method, reader, parts, api, many=described.client_streaming)
+            handlers[path] = StreamHandler(stream.handle)
         else:
-            handlers[path] = StreamHandler(_StreamMethod(method, reader, parts, apis.get(path, "")).handle)
+            unary = _UnaryMethod(method, reader, parts, api, changes=path in changing)
+            handlers[path] = UnaryHandler(unary.handle, in_task=True)
     return handlers
 
 
 class _RequestReader:
     """Reads the requests of one method. Their fields are counted before Google's library parses them."""
 
-    def __init__(
-        self, path: str, request_type: type[betterproto2.Message], threads: trio.CapacityLimiter, *, large: bool
-    ) -> None:
+    def __init__(self, path: str, threads: trio.CapacityLimiter, *, large: bool) -> None:
         self._method = path.rpartition("/")[2]
-        self._request_type = request_type
-        self._parsed_type = request_class(path)
+        self._request_type = request_class(path)
         self._threads = threads
         self._bytes_max = None if large else limits.GRPC_CONTROL_BYTES_MAX
         self._fields_max = limits.GRPC_LOAD_FIELDS_MAX if large else limits.GRPC_CONTROL_FIELDS_MAX
 
-    async def read(self, message: memoryview) -> betterproto2.Message:
+    async def read(self, message: memoryview) -> Message:
         """The request in `message`. Raises Internal, as Triton, for bytes that are none, and InvalidArgument for more than such a
         request may have."""
         if self._bytes_max is not None and len(message) > self._bytes_max:
@@ -95,38 +89,23 @@ class _RequestReader:
             return await run_in_thread(self._read, message, limiter=self._threads)
         return self._read(message)
 
-    def _read(self, message: memoryview) -> betterproto2.Message:
+    def _read(self, message: memoryview) -> Message:
         try:
-            count_nested_fields(message, self._parsed_type.DESCRIPTOR, FieldBudget(self._fields_max))
+            count_nested_fields(message, self._request_type.DESCRIPTOR, FieldBudget(self._fields_max))
         except TooManyFields:
             raise InvalidArgument(
                 f"a {self._method} request with more than {self._fields_max} fields, at most as many are accepted"
             ) from None
         try:
-            parsed = self._parsed_type.FromString(bytes(message))
+            return self._request_type.FromString(bytes(message))
         except DecodeError:
             raise unparsable() from None
-        return converted(parsed, self._request_type)
-
-
-class _UnaryStream:
-    """The stream of a generated unary method: one message each way."""
-
-    def __init__(self, request: betterproto2.Message) -> None:
-        self._request = request
-        self.response: betterproto2.Message | Encoded | None = None
-
-    async def recv_message(self) -> betterproto2.Message:
-        return self._request
-
-    async def send_message(self, message: betterproto2.Message | Encoded) -> None:
-        self.response = message
 
 
 class _UnaryMethod:
     """One unary method."""
 
-    def __init__(self, method: Handler, reader: _RequestReader, parts: CallParts, api: str, *, changes: bool) -> None:
+    def __init__(self, method: _Method, reader: _RequestReader, parts: CallParts, api: str, *, changes: bool) -> None:
         self._method = method
         self._reader = reader
         self._parts = parts
@@ -152,49 +131,26 @@ class _UnaryMethod:
                 if caller is not None:
                     _authorize(caller, self._api, call.path, request)
                 del message  # a load may take minutes: do not keep its message that long
-                stream = _UnaryStream(request)
+                answering = self._method(request)
                 del request
-                await self._method.func(stream)
-                call.reply([_serialised(stream.response)])
+                response = await answering
+                call.reply([response.content if isinstance(response, Encoded) else serialised(response)])
             except Exception as error:
                 _fail(call, error)
 
 
-def _serialised(response: betterproto2.Message | Encoded | None) -> bytes:
-    if response is None:
-        raise InvariantViolation("a unary method has returned without a response")
-    return response.content if isinstance(response, Encoded) else bytes(response)
+class _Requests:
+    """An iterator over the requests of a call. They end with the client's, or when the server stops."""
 
-
-class _CallStream:
-    """The stream of a generated streaming method. The requests end with the client's, or when the server stops."""
-
-    def __init__(
-        self, call: StreamCall, reader: _RequestReader, stop: trio.Event, caller: Caller | None = None, api: str = ""
-    ) -> None:
-        self._caller = caller
-        self._api = api
+    def __init__(self, call: StreamCall, reader: _RequestReader, stop: trio.Event) -> None:
         self._call = call
         self._reader = reader
         self._stop = stop
 
-    async def recv_message(self) -> betterproto2.Message:
-        """The one request of a method that takes one."""
-        message = await self._call.receive_message()
-        if message is None:
-            raise Unsupported("the call has no request message, expected one")
-        request = await self._reader.read(message)
-        if self._caller is not None:
-            _authorize(self._caller, self._api, self._call.path, request)
-        return request
-
-    async def send_message(self, message: betterproto2.Message) -> None:
-        await self._call.send_message([bytes(message)])
-
-    def __aiter__(self) -> AsyncIterator[betterproto2.Message]:
+    def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
-    async def __anext__(self) -> betterproto2.Message:
+    async def __anext__(self) -> Message:
         message: memoryview | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_stopped, nursery.cancel_scope)
@@ -210,27 +166,40 @@ class _CallStream:
 
 
 class _StreamMethod:
-    """One method with several requests or responses."""
+    """One method with several responses; with several requests, if `many`."""
 
-    def __init__(self, method: Handler, reader: _RequestReader, parts: CallParts, api: str) -> None:
+    def __init__(self, method: _StreamingMethod, reader: _RequestReader, parts: CallParts, api: str, *, many: bool) -> None:
         self._method = method
         self._reader = reader
         self._parts = parts
         self._api = api
+        self._many = many
 
     async def handle(self, call: StreamCall) -> None:
-        """See transport's StreamHandler."""
+        """See transport's StreamHandler. Closes the generator of the responses, also when the call ends early."""
         try:
             self._parts.policy.require(self._api, call.metadata)
             caller = self._parts.policy.identify(call.metadata)
             if caller is not None:
                 caller.require_role(roles_for(self._api, changes=False))
-            await self._method.func(_CallStream(call, self._reader, self._parts.stop, caller, self._api))
+            asked = _Requests(call, self._reader, self._parts.stop) if self._many else await self._only_request(call, caller)
+            async with aclosing(self._method(asked)) as responses:  # type: ignore[type-var]  # the methods are generators
+                async for response in responses:
+                    await call.send_message([serialised(response)])
         except Exception as error:
             _fail(call, error)
 
+    async def _only_request(self, call: StreamCall, caller: Caller | None) -> Message:
+        message = await call.receive_message()
+        if message is None:
+            raise Unsupported("the call has no request message, expected one")
+        request = await self._reader.read(message)
+        if caller is not None:
+            _authorize(caller, self._api, call.path, request)
+        return request
 
-def _authorize(caller: Caller, api: str, path: str, request: betterproto2.Message) -> None:
+
+def _authorize(caller: Caller, api: str, path: str, request: Message) -> None:
     """Raise PermissionDenied or Unauthenticated unless the caller may have this request served."""
     if api == "health":
         service = str(getattr(request, "service", ""))
@@ -251,7 +220,5 @@ def _fail(call: CallContext, error: Exception) -> None:
     """End a call with `error`, which is being handled."""
     if isinstance(error, TpyError):
         fail_call(call, error)
-    elif isinstance(error, GRPCError):  # raised by the bases for methods that a service leaves out
-        call.fail(error.status, error.message or "")
     else:
         fail_call(call, unexpected_error(call.path))
