@@ -88,7 +88,7 @@ GRPC_CONTROL_BYTES_MAX: Final = 64 * KIB
 """One request of a method other than inference and load: names and settings."""
 
 GRPC_CONTROL_FIELDS_MAX: Final = 256
-"""Fields in it, and in the messages within it: ten times what is needed. Each costs ten microseconds."""
+"""Fields in it, and in the messages within it: ten times what is needed."""
 
 GRPC_INLINE_CONTROL_BYTES_MAX: Final = 4 * KIB
 """Such requests are read on the loop up to this size, else in a thread."""
@@ -100,7 +100,7 @@ GRPC_INLINE_ELEMENTS_MAX: Final = 32_768
 """BYTES elements, and elements to classify, that are written into a response on the loop; more go to a thread."""
 
 GRPC_INLINE_ENTRIES_MAX: Final = 100
-"""Models, tensors, regions and rows of a response that is made on the loop (a tenth of a millisecond each at most)."""
+"""Models, tensors, regions and rows of a response that is made on the loop (ten microseconds each at most)."""
 
 GRPC_JOINED_BYTES_MAX: Final = 16 * KIB
 """A response up to this size is joined into one piece: copying it costs less than sending its parts."""
