@@ -12,9 +12,8 @@ from grpclib.const import Status
 from fuzz.chance import Chance
 from fuzz.grpc.wire import cuts, random_rules
 from fuzz.target import Violation
-from tpy.frontends.grpc.transport.core.answers import RESPONSE, trailers
-from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, RequestBegan, StreamEnded
-from tpy.frontends.grpc.transport.core.http2 import Http2Server
+from tpy.frontends.grpc.transport.core.calls import RESPONSE, trailers
+from tpy.frontends.grpc.transport.core.http2 import ConnectionEnded, DataArrived, Http2Server, RequestBegan, StreamEnded
 from tpy.http2.codes import Http2Code
 from tpy.units import NS_PER_S
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuzz.chance import Chance
 from fuzz.grpc.wire import cuts
 from fuzz.target import Violation
-from tpy.frontends.grpc.transport.core.framing import FramingFault, MessageReader
+from tpy.frontends.grpc.transport.core.calls import FramingFault, MessageReader
 
 INVARIANT = (
     "however its bytes are cut, a stream is read as the messages that it is; the first that is too long or has an unknown flag"

@@ -7,10 +7,16 @@ import hpack
 from fuzz.chance import Chance
 from fuzz.grpc.wire import cuts, frame, random_rules
 from fuzz.target import Violation
-from tpy.frontends.grpc.transport.core.answers import OK, RESPONSE
-from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, Event, RequestBegan, StreamEnded
-from tpy.frontends.grpc.transport.core.http2 import Http2Server
-from tpy.frontends.grpc.transport.core.rules import Http2Rules
+from tpy.frontends.grpc.transport.core.calls import OK, RESPONSE
+from tpy.frontends.grpc.transport.core.http2 import (
+    ConnectionEnded,
+    DataArrived,
+    Event,
+    Http2Rules,
+    Http2Server,
+    RequestBegan,
+    StreamEnded,
+)
 from tpy.http2 import codes
 
 INVARIANT = (

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Iterator
 
 from fuzz.chance import Chance
-from tpy.frontends.grpc.transport.core.pings import PingRules
-from tpy.frontends.grpc.transport.core.rules import Http2Rules
+from tpy.frontends.grpc.transport.core.http2 import Http2Rules
+from tpy.frontends.grpc.transport.core.timing import PingRules
 from tpy.units import KIB, NS_PER_S
 
 PINGS = PingRules(

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.server import ServerProcess
 from tpy.errors import ErrorCode
-from tpy.frontends.grpc.status import GRPC_STATUS
+from tpy.frontends.grpc.calls import GRPC_STATUS
 from tpy.frontends.http.codec.status import HTTP_STATUS
 
 from .deviations import DEVIATIONS

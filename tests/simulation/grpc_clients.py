@@ -13,7 +13,7 @@ from tests.frontends.grpc.transport.harness import Client
 from tests.frontends.grpc.transport.peer import message
 from tests.simulation.http_clients import PATIENCE_S
 from tests.simulation.world import ECHOES, WORDS, World
-from tpy.frontends.grpc.transport.core.lifetime import LifetimeStep
+from tpy.frontends.grpc.transport.core.timing import LifetimeStep
 
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
 _STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"

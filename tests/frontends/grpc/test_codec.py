@@ -16,9 +16,9 @@ from tpy import limits
 from tpy.echo import echo
 from tpy.errors import ErrorCode, Internal, InvalidArgument, NotFound, TpyError, Unsupported
 from tpy.frontends.grpc import codec
+from tpy.frontends.grpc.calls import GRPC_STATUS
 from tpy.frontends.grpc.codec import wire
 from tpy.frontends.grpc.codec.fields import FieldBudget
-from tpy.frontends.grpc.status import GRPC_STATUS
 from tpy.messages import DataType, SequencePosition, Tensor
 from tpy.messages.datatypes import BY_WORD
 

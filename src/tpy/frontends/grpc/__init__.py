@@ -1,16 +1,16 @@
 """The gRPC frontend: Triton's gRPC API on Trio.
 
 transport/          HTTP/2 and gRPC's wire protocol: calls, messages as bytes, statuses
-handlers.py         who serves which method
+serving.py          the port, and who serves which method
 infer.py, stream.py inference: one call without a task, and streams
 codec/              inference messages to and from the server's own
+methods.py          other services' methods as handlers
 control.py          every other method of GRPCInferenceService
 health.py, reflection.py    gRPC's own services
 """
 
-from tpy.frontends.grpc.handlers import create_handlers
 from tpy.frontends.grpc.options import GrpcFrontendOptions, GrpcServiceOptions
-from tpy.frontends.grpc.serving import serve_grpc_services
+from tpy.frontends.grpc.serving import create_handlers, serve_grpc_services
 from tpy.frontends.grpc.transport import BoundAddress, CompressionLevel, GrpcOptions
 
 __all__ = [

@@ -7,13 +7,29 @@ from grpclib.const import Status
 
 from tpy import limits, unexpected
 from tpy.clock import Clock
-from tpy.errors import TooManyRequests, TpyError
+from tpy.errors import ErrorCode, TooManyRequests, TpyError
 from tpy.frontends.grpc.access import MetadataPolicy
-from tpy.frontends.grpc.status import GRPC_STATUS
 from tpy.frontends.grpc.transport import DEADLINE_TEXT, CallContext
 from tpy.frontends.shared_memory import TensorResolver
 from tpy.messages.records import RequestRecord
 from tpy.services import Services
+
+GRPC_STATUS: dict[ErrorCode, Status] = {
+    ErrorCode.UNKNOWN: Status.UNKNOWN,
+    ErrorCode.INTERNAL: Status.INTERNAL,
+    ErrorCode.NOT_FOUND: Status.NOT_FOUND,
+    ErrorCode.INVALID_ARG: Status.INVALID_ARGUMENT,
+    ErrorCode.UNAVAILABLE: Status.UNAVAILABLE,
+    ErrorCode.UNSUPPORTED: Status.UNIMPLEMENTED,
+    ErrorCode.ALREADY_EXISTS: Status.ALREADY_EXISTS,
+    ErrorCode.CANCELLED: Status.CANCELLED,
+    ErrorCode.UNAUTHENTICATED: Status.UNAUTHENTICATED,
+    ErrorCode.PERMISSION_DENIED: Status.PERMISSION_DENIED,
+    ErrorCode.RESOURCE_EXHAUSTED: Status.RESOURCE_EXHAUSTED,
+    ErrorCode.FORBIDDEN: Status.UNAVAILABLE,  # as Triton answers for its restricted protocols
+}
+"""Total over ErrorCode (a test checks it)."""
+
 
 INFERENCE = "inference"
 """The category of restricted protocols that both inference methods belong to."""

@@ -8,10 +8,8 @@ from collections.abc import Iterable
 import hpack
 from hyperframe.frame import Frame, GoAwayFrame, RstStreamFrame
 
-from tpy.frontends.grpc.transport.core.events import DataArrived, Event, RequestBegan
-from tpy.frontends.grpc.transport.core.http2 import Http2Server
-from tpy.frontends.grpc.transport.core.pings import PingRules
-from tpy.frontends.grpc.transport.core.rules import Http2Rules
+from tpy.frontends.grpc.transport.core.http2 import DataArrived, Event, Http2Rules, Http2Server, RequestBegan
+from tpy.frontends.grpc.transport.core.timing import PingRules
 from tpy.http2 import codes
 from tpy.http2.codes import Http2Code
 from tpy.units import KIB, NS_PER_S

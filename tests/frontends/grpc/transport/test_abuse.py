@@ -12,9 +12,9 @@ from grpclib.const import Status
 from hyperframe.frame import GoAwayFrame
 
 from tests.pace import at_pace
-from tpy.frontends.grpc.transport.core.answers import OK, RESPONSE, trailers
-from tpy.frontends.grpc.transport.core.events import ConnectionEnded, RequestBegan
-from tpy.frontends.grpc.transport.core.pings import PingRules
+from tpy.frontends.grpc.transport.core.calls import OK, RESPONSE, trailers
+from tpy.frontends.grpc.transport.core.http2 import ConnectionEnded, RequestBegan
+from tpy.frontends.grpc.transport.core.timing import PingRules
 from tpy.http2 import codes
 from tpy.http2.codes import Http2Code
 from tpy.limits import GRPC_FRAMES_PER_STEP_MAX, GRPC_HEADER_FRAMES_MAX

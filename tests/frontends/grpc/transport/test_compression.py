@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tpy.frontends.grpc.transport import StreamHandler, UnaryHandler, compression
 from tpy.frontends.grpc.transport.compression import MessageCodec, decompress
-from tpy.frontends.grpc.transport.core.framing import FramingFault
+from tpy.frontends.grpc.transport.core.calls import FramingFault
 from tpy.units import KIB, MIB
 
 from .harness import PATH, Reply, echo, echo_stream, in_memory

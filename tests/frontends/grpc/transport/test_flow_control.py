@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hyperframe.frame import DataFrame, HeadersFrame, RstStreamFrame, WindowUpdateFrame
 
-from tpy.frontends.grpc.transport.core.answers import OK, RESPONSE
-from tpy.frontends.grpc.transport.core.events import ConnectionEnded
+from tpy.frontends.grpc.transport.core.calls import OK, RESPONSE
+from tpy.frontends.grpc.transport.core.http2 import ConnectionEnded
 from tpy.http2 import codes
 from tpy.http2.codes import Http2Code
 from tpy.limits import GRPC_OUTPUT_BYTES_MAX

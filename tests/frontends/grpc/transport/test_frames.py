@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hyperframe.frame import Frame, GoAwayFrame, PingFrame, RstStreamFrame, SettingsFrame, WindowUpdateFrame
 
-from tpy.frontends.grpc.transport.core.answers import RESPONSE, Fields
+from tpy.frontends.grpc.transport.core.calls import RESPONSE, Fields
 from tpy.http2 import codes
 from tpy.http2.codes import Http2Code
 from tpy.http2.frames import (

@@ -9,7 +9,7 @@ from grpclib.const import Status
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpy.frontends.grpc.transport.core.framing import FramingFault, MessageReader, prefix
+from tpy.frontends.grpc.transport.core.calls import FramingFault, MessageReader, prefix
 from tpy.units import KIB, MIB
 
 from .peer import message

@@ -9,9 +9,17 @@ from grpclib.metadata import decode_grpc_message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpy.frontends.grpc.transport.core.answers import OK, refusal, response_headers, trailers, trailers_only
-from tpy.frontends.grpc.transport.core.header_rules import MalformedHeaders
-from tpy.frontends.grpc.transport.core.request_head import Refused, RequestHead, parse_request_head
+from tpy.frontends.grpc.transport.core.calls import (
+    OK,
+    MalformedHeaders,
+    Refused,
+    RequestHead,
+    parse_request_head,
+    refusal,
+    response_headers,
+    trailers,
+    trailers_only,
+)
 from tpy.http2.codes import ConnectionFault
 from tpy.http2.header_blocks import HeaderReader, HeaderWriter
 from tpy.limits import GRPC_HEADER_BLOCKS_REMEMBERED_MAX, GRPC_STATUS_MESSAGE_BYTES_MAX

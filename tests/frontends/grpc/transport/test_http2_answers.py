@@ -7,7 +7,7 @@ import struct
 from grpclib.const import Status
 from hyperframe.frame import ContinuationFrame, DataFrame, GoAwayFrame, HeadersFrame, PingFrame, RstStreamFrame
 
-from tpy.frontends.grpc.transport.core.answers import OK, RESPONSE, trailers
+from tpy.frontends.grpc.transport.core.calls import OK, RESPONSE, trailers
 from tpy.http2 import codes
 from tpy.http2.codes import Http2Code
 from tpy.limits import GRPC_OUTPUT_BYTES_MAX

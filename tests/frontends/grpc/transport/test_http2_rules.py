@@ -11,8 +11,8 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from tpy.frontends.grpc.transport.core.answers import OK, RESPONSE
-from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, RequestBegan, StreamEnded
+from tpy.frontends.grpc.transport.core.calls import OK, RESPONSE
+from tpy.frontends.grpc.transport.core.http2 import ConnectionEnded, DataArrived, RequestBegan, StreamEnded
 from tpy.http2 import codes
 from tpy.http2.codes import Http2Code
 from tpy.units import KIB, MIB

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpy.frontends.core.budget import Budget
-from tpy.frontends.grpc.transport.core.deadlines import DeadlineQueue
-from tpy.frontends.grpc.transport.core.lifetime import Lifetime, LifetimeStep
-from tpy.frontends.grpc.transport.core.pings import Keepalive, KeepaliveStep, PingRules
+from tpy.frontends.grpc.transport.core.timing import DeadlineQueue, Keepalive, KeepaliveStep, Lifetime, LifetimeStep, PingRules
 from tpy.units import NS_PER_S
 
 RULES = PingRules(

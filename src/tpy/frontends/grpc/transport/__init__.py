@@ -1,8 +1,8 @@
 """The gRPC transport: HTTP/2 and gRPC's wire protocol on Trio. It knows calls, messages (as bytes) and statuses, and nothing of
 protobuf or of what a method does.
 
-Read in this order: call.py (what handlers see), serving.py (a port, its connections, the shutdown), connection.py (one
-connection); below them core/ (HTTP/2 and the call rules as state machines without I/O).
+Read in this order: call.py (what handlers see), port.py (what connections share), connection.py (one connection, and the
+shutdown); below them core/ (HTTP/2 and the call rules as state machines without I/O).
 """
 
 from tpy.frontends.grpc.transport.call import (
@@ -16,8 +16,8 @@ from tpy.frontends.grpc.transport.call import (
     UnaryCall,
     UnaryHandler,
 )
+from tpy.frontends.grpc.transport.connection import serve_grpc
 from tpy.frontends.grpc.transport.options import CompressionLevel, GrpcOptions
-from tpy.frontends.grpc.transport.serving import serve_grpc
 from tpy.frontends.transport import BoundAddress
 
 __all__ = [

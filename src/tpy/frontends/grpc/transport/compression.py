@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import trio
 from grpclib.const import Status
 
-from tpy.frontends.grpc.transport.core.framing import FramingFault
-from tpy.frontends.grpc.transport.core.request_head import Encoding
+from tpy.frontends.grpc.transport.core.calls import Encoding, FramingFault
 from tpy.frontends.grpc.transport.options import CompressionLevel
 from tpy.frontends.threads import run_in_thread
 from tpy.limits import (

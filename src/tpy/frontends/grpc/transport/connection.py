@@ -13,28 +13,28 @@ end). Calls that are open then are cancelled.
 from __future__ import annotations
 
 import logging
+import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 from grpclib.const import Status
 
 from tpy.alarm import Alarm
+from tpy.clock import Clock
+from tpy.deliveries import Deliveries
 from tpy.echo import echo
 from tpy.errors import InvariantViolation
-from tpy.frontends.grpc.transport.call import DEADLINE_TEXT, StreamHandler
-from tpy.frontends.grpc.transport.core.answers import refusal
-from tpy.frontends.grpc.transport.core.deadlines import DeadlineQueue
-from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, Event, RequestBegan, StreamEnded
-from tpy.frontends.grpc.transport.core.http2 import Http2Server
-from tpy.frontends.grpc.transport.core.lifetime import Lifetime, LifetimeStep
-from tpy.frontends.grpc.transport.core.pings import Keepalive, KeepaliveStep
-from tpy.frontends.grpc.transport.core.request_head import Refused, RequestHead
+from tpy.frontends.grpc.transport.call import DEADLINE_TEXT, Handlers, StreamHandler
+from tpy.frontends.grpc.transport.core.calls import Refused, RequestHead, refusal
+from tpy.frontends.grpc.transport.core.http2 import ConnectionEnded, DataArrived, Event, Http2Server, RequestBegan, StreamEnded
+from tpy.frontends.grpc.transport.core.timing import DeadlineQueue, Keepalive, KeepaliveStep, Lifetime, LifetimeStep
 from tpy.frontends.grpc.transport.exchange import Exchange, Waiting
+from tpy.frontends.grpc.transport.options import GrpcOptions
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.grpc.transport.stream import StreamExchange
 from tpy.frontends.grpc.transport.unary import UnaryExchange
-from tpy.frontends.transport import GONE, Demand, Wire, unsent
+from tpy.frontends.transport import GONE, BoundAddress, Demand, Ends, Wire, serve_port, unsent
 from tpy.http2.codes import Http2Code
 from tpy.limits import (
     GRPC_CONNECTION_SLICE_NS_MAX,
@@ -360,3 +360,26 @@ class Connection:
     def _abort_calls(self) -> None:
         for exchange in tuple(self.exchanges.values()):
             exchange.abort(Status.UNAVAILABLE, _CLOSED_TEXT)
+
+
+async def serve_grpc(
+    options: GrpcOptions,
+    handlers: Handlers,
+    clock: Clock,
+    *,
+    deliveries: Deliveries | None = None,
+    stop: trio.Event,
+    inherited: Sequence[socket.socket] = (),
+    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve `handlers` as `serve_port` does.
+
+    From `stop` on every connection gets a GOAWAY, and only calls that were under way to us when it was sent are still begun. The
+    answers on a connection in one block of `deliveries` leave in one piece.
+    """
+    port = GrpcPort(options, handlers, clock, deliveries)
+
+    async def serve(wire: Wire, ends: Ends) -> None:
+        await run_connection(port, wire, str(ends.client) if ends.client.host else "")
+
+    await serve_port(port, serve, stop=stop, inherited=inherited, task_status=task_status)

@@ -13,9 +13,8 @@ from grpclib.const import Status
 from tpy.errors import invariant
 from tpy.frontends.grpc.transport.call import Metadata, Parts
 from tpy.frontends.grpc.transport.compression import MessageCodec
-from tpy.frontends.grpc.transport.core.answers import Fields
+from tpy.frontends.grpc.transport.core.calls import Fields, RequestHead
 from tpy.frontends.grpc.transport.core.http2 import Http2Server
-from tpy.frontends.grpc.transport.core.request_head import RequestHead
 from tpy.frontends.transport import LoopTurns
 from tpy.http2.codes import Http2Code
 

@@ -7,8 +7,8 @@ from tpy.deliveries import Deliveries
 from tpy.errors import InvalidArgument
 from tpy.frontends.grpc.transport.call import Handlers
 from tpy.frontends.grpc.transport.compression import MessageCodec
-from tpy.frontends.grpc.transport.core.pings import PingRules
-from tpy.frontends.grpc.transport.core.rules import Http2Rules
+from tpy.frontends.grpc.transport.core.http2 import Http2Rules
+from tpy.frontends.grpc.transport.core.timing import PingRules
 from tpy.frontends.grpc.transport.options import GrpcOptions
 from tpy.frontends.transport import Port
 from tpy.units import NS_PER_S

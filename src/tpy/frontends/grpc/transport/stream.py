@@ -9,9 +9,18 @@ from grpclib.const import Status
 
 from tpy.frontends.grpc.transport.call import Metadata, Parts, StreamHandler
 from tpy.frontends.grpc.transport.compression import INLINE_PLAIN_BYTES_MAX
-from tpy.frontends.grpc.transport.core.answers import Fields, response_headers, trailers, trailers_only
-from tpy.frontends.grpc.transport.core.framing import PREFIX_BYTES, FramingFault, Message, MessageReader, prefix
-from tpy.frontends.grpc.transport.core.request_head import RequestHead
+from tpy.frontends.grpc.transport.core.calls import (
+    PREFIX_BYTES,
+    Fields,
+    FramingFault,
+    Message,
+    MessageReader,
+    RequestHead,
+    prefix,
+    response_headers,
+    trailers,
+    trailers_only,
+)
 from tpy.frontends.grpc.transport.exchange import CallState, Exchange, Link, flatten, guard
 from tpy.limits import (
     GRPC_CONNECTION_MESSAGES_PER_TURN_MAX,

@@ -7,9 +7,20 @@ from grpclib.const import Status
 from tpy.errors import Unavailable
 from tpy.frontends.grpc.transport.call import Metadata, Parts, UnaryHandler
 from tpy.frontends.grpc.transport.compression import INLINE_PLAIN_BYTES_MAX
-from tpy.frontends.grpc.transport.core.answers import Fields, response_headers, trailers, trailers_only
-from tpy.frontends.grpc.transport.core.framing import PREFIX_BYTES, FramingFault, Message, MessageReader, prefix, whole_message
-from tpy.frontends.grpc.transport.core.request_head import Encoding, RequestHead
+from tpy.frontends.grpc.transport.core.calls import (
+    PREFIX_BYTES,
+    Encoding,
+    Fields,
+    FramingFault,
+    Message,
+    MessageReader,
+    RequestHead,
+    prefix,
+    response_headers,
+    trailers,
+    trailers_only,
+    whole_message,
+)
 from tpy.frontends.grpc.transport.exchange import CallState, Exchange, Link, flatten
 from tpy.unexpected import unexpected_error
 

@@ -5,7 +5,7 @@ may leave output, which is taken with `take_output`. Methods that name a stream 
 so may still be unread. The bytes become frames in frame_reader.py.
 
 A rule broken for one stream resets that stream; a rule broken for the connection ends it with a GOAWAY. What costs us and gives
-nothing is on budgets (budget.py): frames that carry nothing here, streams that are reset in stream_table.py.
+nothing is on budgets (budget.py): frames that carry nothing here, streams that are reset in streams.py.
 """
 
 from __future__ import annotations
@@ -15,23 +15,80 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
+import msgspec
+
 from tpy import limits
 from tpy.frontends.core.budget import Budget
-from tpy.frontends.grpc.transport.core.answers import Fields
-from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, Event, RequestBegan, StreamEnded
-from tpy.frontends.grpc.transport.core.frame_reader import ANY_NUMBER, FrameReader
-from tpy.frontends.grpc.transport.core.header_assembly import HeaderBlock
-from tpy.frontends.grpc.transport.core.header_rules import MalformedHeaders, check_fields
-from tpy.frontends.grpc.transport.core.outbound import Outbound, Piece
-from tpy.frontends.grpc.transport.core.pings import PingGuard
-from tpy.frontends.grpc.transport.core.request_head import RequestHead, parse_request_head
-from tpy.frontends.grpc.transport.core.rules import Http2Rules
-from tpy.frontends.grpc.transport.core.stream_table import StreamTable
-from tpy.frontends.grpc.transport.core.streams import Stream
+from tpy.frontends.grpc.transport.core.calls import Fields, MalformedHeaders, RequestHead, check_fields, parse_request_head
+from tpy.frontends.grpc.transport.core.frame_reader import ANY_NUMBER, FrameReader, HeaderBlock
+from tpy.frontends.grpc.transport.core.streams import Outbound, Piece, Stream, StreamTable
+from tpy.frontends.grpc.transport.core.timing import PingGuard, PingRules
 from tpy.http2 import codes
 from tpy.http2.codes import ConnectionFault, Http2Code
-from tpy.http2.frames import SETTINGS_ACK, goaway_frame, ping_frame
+from tpy.http2.frames import SETTINGS_ACK, goaway_frame, ping_frame, settings_frame, window_update_frame
 from tpy.http2.header_blocks import HeaderReader
+from tpy.limits import GRPC_CONNECTION_WINDOW_BYTES, GRPC_STREAM_WINDOW_BYTES
+from tpy.units import MIB
+
+
+class Http2Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes. `stream_window`, `connection_window`: what the peer may send ahead of what was used of it."""
+
+    header_bytes_max: int
+    streams_max: int
+    pings: PingRules
+    stream_window: int = GRPC_STREAM_WINDOW_BYTES
+    connection_window: int = GRPC_CONNECTION_WINDOW_BYTES
+    frame_bytes_max: int = MIB
+
+    def greeting(self) -> bytes:
+        """Returns the first bytes that the server sends."""
+        settings = settings_frame(
+            (
+                (codes.MAX_CONCURRENT_STREAMS, self.streams_max),
+                (codes.INITIAL_WINDOW_SIZE, self.stream_window),
+                (codes.MAX_FRAME_SIZE, self.frame_bytes_max),
+                (codes.MAX_HEADER_LIST_SIZE, self.header_bytes_max),
+            )
+        )
+        if self.connection_window > codes.WINDOW_DEFAULT:
+            settings += window_update_frame(0, self.connection_window - codes.WINDOW_DEFAULT)
+        return settings
+
+
+class RequestBegan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The headers of a new stream have arrived."""
+
+    stream_id: int
+    head: RequestHead
+
+
+class DataArrived(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Bytes of a request, without padding; with `ended` the last ones (possibly none). Once they are used or copied, say so with
+    `Http2Server.credit`."""
+
+    stream_id: int
+    data: memoryview
+    ended: bool
+
+
+class StreamEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The stream is no more: reset by the peer (`by_peer`), or by us because the peer broke a rule. Nothing can be sent on it."""
+
+    stream_id: int
+    code: Http2Code | int
+    by_peer: bool
+
+
+class ConnectionEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The peer broke a rule of the connection. A GOAWAY has been queued; all streams are no more."""
+
+    code: Http2Code
+    text: str
+
+
+Event = RequestBegan | DataArrived | StreamEnded | ConnectionEnded
+
 
 _DRAIN_PING = b"draining"
 _KEEPALIVE_PING = b"tpy-live"
