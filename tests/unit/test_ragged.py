@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpy.backend import batching_of
-from tpy.backend.ragged import PlainBatching
+from tpy.backend.batching import PlainBatching
 from tpy.config import ModelConfig
 from tpy.config.model_config import BatchInput, BatchInputKind, BatchOutput, ModelInput, ModelOutput, TensorReshape
 from tpy.errors import Internal, InvalidArgument

@@ -5,8 +5,9 @@ A backend is found by entry point (group `tpy.backends`, name = the backend's na
 nothing else of the server. `tpy.testing.conformance` is the suite that every backend passes.
 """
 
-from tpy.backend.batching import gather, scatter
+from tpy.backend.batching import BATCH_INPUT_RANKS, Batching, batching_of, gather, scatter
 from tpy.backend.contract import (
+    ISOLATION,
     Backend,
     BackendCapabilities,
     BackendFactory,
@@ -14,25 +15,40 @@ from tpy.backend.contract import (
     CopiesInputs,
     InstanceFailure,
     InstancePlacement,
+    Isolation,
     LoadedModel,
     ModelContext,
     ModelInstance,
+    default_isolation,
+    isolation_of,
 )
-from tpy.backend.device_instance import DeviceInstance, drain, gather_where_it_is, stays_on_device
-from tpy.backend.execution import ExecutionBatch, ExecutionRequest, ExecutionResult, PhaseTimes, ResponseSender
-from tpy.backend.flaws import flaw_of
-from tpy.backend.host_memory import HasHostMemory
+from tpy.backend.execution import (
+    AnswerLater,
+    ExecutionBatch,
+    ExecutionRequest,
+    ExecutionResult,
+    PhaseTimes,
+    ResponseSender,
+    flaw_of,
+)
 from tpy.backend.host_policy import HostPolicy, bound
 from tpy.backend.implicit_state import SequenceState, StateSpec, control_datatype, state_specs
-from tpy.backend.isolation import ISOLATION, Isolation, default_isolation, isolation_of
-from tpy.backend.late_answer import AnswerLater
+from tpy.backend.instances import (
+    BatchListener,
+    ChecksReadiness,
+    DeviceInstance,
+    HasHostMemory,
+    Outcome,
+    OverlappingInstance,
+    QueuedInstance,
+    ShowsStack,
+    WatchedInstance,
+    drain,
+    gather_where_it_is,
+    stays_on_device,
+)
 from tpy.backend.model_metrics import Metric, MetricFamily, ModelMetrics
-from tpy.backend.overlapping_instance import OverlappingInstance
-from tpy.backend.queued_instance import BatchListener, Outcome, QueuedInstance
-from tpy.backend.ragged import BATCH_INPUT_RANKS, Batching, batching_of
-from tpy.backend.readiness import ChecksReadiness
 from tpy.backend.server_calls import AfterRead, CallSink, DescriptorReader, Done, LoopCalls, ServerCall, ServerCalls, WaitingBatch
-from tpy.backend.watched_instance import ShowsStack, WatchedInstance
 
 __all__ = [
     "BATCH_INPUT_RANKS",

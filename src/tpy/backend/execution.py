@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
+import numpy as np
 
 from tpy.backend.implicit_state import SequenceState
-from tpy.errors import TpyError
+from tpy.devices import DeviceArray
+from tpy.errors import Internal, TpyError
 from tpy.messages import ParameterValue, Residency, SequencePosition, Tensor
 from tpy.messages.records import RequestRecord
 
@@ -139,3 +141,39 @@ class ExecutionBatch:
     def __init__(self, requests: Sequence[ExecutionRequest], times: PhaseTimes) -> None:
         self.requests = requests
         self.times = times
+
+
+_NOT_YET = Internal("the answer to the request comes later")
+
+
+class AnswerLater(ExecutionResult, frozen=True, kw_only=True):
+    """`begin` is called once, on the Trio thread, with the sender for the one result: `send(result, final=True, wait=False)`,
+    from any thread. It must not block. `error` is there so that whoever looks for a result finds none."""
+
+    begin: Callable[[ResponseSender], None]
+    error: TpyError | None = _NOT_YET
+
+
+def flaw_of(result: object, residency: Residency | None = None) -> str | None:
+    """The breach of contract in a backend's result, None for none. On the Trio thread it would take the server down."""
+    if type(result) is not ExecutionResult:
+        return None if type(result) is AnswerLater else f"a result of type {type(result).__name__}"
+    if result.error is not None:
+        return None if isinstance(result.error, TpyError) else f"an error of type {type(result.error).__name__}"
+    for output in result.outputs:
+        if type(output) is not Tensor or not isinstance(output.array, np.ndarray):
+            flaw = _not_on_the_host(output, residency)
+            if flaw is not None:
+                return flaw
+        if output.array.dtype != output.datatype.numpy:
+            return f"output '{output.name}' as {output.datatype.value} with dtype {output.array.dtype}"
+    return None
+
+
+def _not_on_the_host(output: object, residency: Residency | None) -> str | None:
+    """The flaw of an output that is no tensor in host memory."""
+    if type(output) is not Tensor or not isinstance(cast(object, output.array), DeviceArray):
+        return f"an output of type {type(output).__name__}"
+    if residency is None or not residency.keeps(output.name):
+        return f"output '{output.name}' on a device, where it may not stay"
+    return None

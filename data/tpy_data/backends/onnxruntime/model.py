@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstance, batching_of, bound, state_specs
-from tpy.backend.ragged import PlainBatching
+from tpy.backend.batching import PlainBatching
 from tpy.config.model_config import InstanceKind
 from tpy.messages import DataType
 from tpy_data.backends.model_file import model_file

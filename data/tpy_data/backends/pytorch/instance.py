@@ -19,7 +19,7 @@ from tpy.backend import (
     state_specs,
     stays_on_device,
 )
-from tpy.backend.ragged import PlainBatching
+from tpy.backend.batching import PlainBatching
 from tpy.config import ModelConfig
 from tpy.devices import NO_DEVICES, DeviceArray, Devices
 from tpy.errors import Internal, InvalidArgument, TpyError

@@ -1,0 +1,175 @@
+"""The optional parts of a ModelInstance: tensors on devices, several batches at a time, a queue, a readiness
+check, an end that can be watched. And what instances that take tensors where they are need to gather a batch of those."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from tpy.backend.contract import InstanceFailure
+from tpy.backend.execution import ExecutionBatch, ExecutionRequest, ExecutionResult
+from tpy.devices import Array, DeviceArray, Devices, Stream
+from tpy.errors import TpyError
+from tpy.messages import Place
+
+
+@runtime_checkable
+class DeviceInstance(Protocol):
+    """A ModelInstance may have this as well: one that takes tensors on devices, whose `array` is a `tpy.devices.DeviceArray`. All
+    others get copies in host memory. Whatever an instance takes, an output may stay on a device only where its request's
+    `residency` says so (`stays_on_device`)."""
+
+    @property
+    def takes(self) -> frozenset[Place]:
+        """The places of inputs, beside the host's memory, that it takes. It is read once, when the instance is made."""
+        ...
+
+
+def gather_where_it_is(requests: Sequence[ExecutionRequest], devices: Devices, device_id: int) -> dict[str, Array | DeviceArray]:
+    """As `gather`, for an instance that takes tensors of this device: an input that is there in any request is joined there, and
+    is ready when this returns; all others in host memory. A batch of one is not copied."""
+    feed: dict[str, Array | DeviceArray] = {}
+    for name, first in requests[0].inputs.items():
+        if len(requests) == 1:
+            feed[name] = first.array
+            continue
+        arrays: list[Any] = [request.inputs[name].array for request in requests]
+        if any(isinstance(array, DeviceArray) for array in arrays):
+            feed[name] = devices.concatenate(arrays, device_id)
+        else:
+            feed[name] = np.concatenate(arrays)
+    return feed
+
+
+def stays_on_device(requests: Sequence[ExecutionRequest], output: str) -> bool:
+    """Returns whether this output of the batch may be left on the device: all who get a part of it take it there."""
+    return all(request.residency is not None and request.residency.keeps(output) for request in requests)
+
+
+def drain(stream: Stream, device_id: int) -> None:
+    """Wait for what is queued. Raises InstanceFailure when the device fails: nothing can be run there any more."""
+    try:
+        stream.synchronize()
+    except TpyError as error:
+        raise InstanceFailure(f"GPU {device_id} failed: {error.message}") from error
+
+
+@runtime_checkable
+class HasHostMemory(Protocol):
+    """A ModelInstance may have this as well: one in a process of its own does. Of others the growth of this process counts."""
+
+    def host_memory_bytes(self) -> int:
+        """Returns its memory on the host, now. Called once, in the instance's thread, when it has been made and warmed up."""
+        ...
+
+
+@runtime_checkable
+class OverlappingInstance(Protocol):
+    """A ModelInstance may have this as well: one that copies a batch to its device while it computes another one does."""
+
+    @property
+    def credit(self) -> int:
+        """The number of batches that a dynamic batcher should give it at a time, at least 1. It is read once, when the instance
+        is made."""
+        ...
+
+
+Outcome = Sequence[ExecutionResult] | TpyError
+"""The end of a batch: one result per request, in order, or an error for all of them."""
+
+
+class BatchListener(Protocol):
+    """Is told what becomes of batches. Any thread; must not block."""
+
+    def completed(self, batch: Any, outcome: Outcome, following: Any) -> None:
+        """The oldest batch that the instance held is completed; all four of its times are set. It turns to `following`, None if
+        it holds no more."""
+        ...
+
+    def failed(self, failure: InstanceFailure, held: Sequence[Any]) -> None:
+        """Nothing can be executed any more, while the instance held these. The failure is what became of the oldest, if there is
+        one; those behind it were not started (with `begun` False, nor was that one)."""
+        ...
+
+    def settled(self) -> None:
+        """That is all for the moment; others may be begun if none is open."""
+        ...
+
+
+@runtime_checkable
+class QueuedInstance(Protocol):
+    """A ModelInstance may have this as well. Nothing here blocks. While batches are open there is no `execute`.
+
+    `held` are the batches that were begun, and are neither completed nor revoked, in order. Another thread may take from it.
+    """
+
+    held: deque[Any]
+
+    @property
+    def is_busy(self) -> bool:
+        """True while it holds batches, or has not confirmed those that were revoked."""
+        ...
+
+    @property
+    def end_reason(self) -> str:
+        """As `WatchedInstance`."""
+        ...
+
+    def begin(self, batches: Sequence[ExecutionBatch], listener: BatchListener) -> int:
+        """Have the first of these batches executed, one after the other. Returns how many of them. It is not busy now. 0: the
+        instance has failed, which the listener is not told."""
+        ...
+
+    def revoke(self) -> Sequence[Any]:
+        """Start nothing more. Returns the last of the batches that it holds, which are thereby not started."""
+        ...
+
+    def check(self) -> float:
+        """Look whether the instance still lives, and whether it takes longer than it may. Returns after how many seconds to look
+        again, while a batch is open."""
+        ...
+
+
+@runtime_checkable
+class ChecksReadiness(Protocol):
+    """A ModelInstance may have this as well."""
+
+    @property
+    def has_readiness_check(self) -> bool:
+        """Returns True if the model has a readiness check of its own."""
+        ...
+
+    def check_ready(self, timeout_s: float) -> bool:
+        """Returns True if the model would serve a request well. Called in a thread of the server's, beside `execute`, one call
+        at a time.
+
+        False, with a log line, when it cannot be known within `timeout_s`. After `close` it must still return.
+        """
+        ...
+
+
+@runtime_checkable
+class WatchedInstance(Protocol):
+    """A ModelInstance may have this as well: one in a process of its own does. It is replaced as soon as it has ended."""
+
+    @property
+    def end_reason(self) -> str:
+        """The reason for which it can run nothing any more, for logs and for the index of models."""
+        ...
+
+    def end_fileno(self) -> int:
+        """A descriptor that is readable from the moment that the instance can run nothing any more, whatever else it is doing.
+        Valid until `close`. -1: this one cannot be watched."""
+        ...
+
+
+@runtime_checkable
+class ShowsStack(Protocol):
+    """An instance that can say where its model is, in the log."""
+
+    def show_stack(self) -> None:
+        """Have the stacks of its threads written into the log. Returns at once; any thread."""
+        ...
