@@ -76,6 +76,9 @@ def test_an_exported_program_says_all_itself(saved: Path, tmp_path: Path) -> Non
     assert lines[0].startswith("/models/mine/1/model.pt2 ")
     assert "max_batch_size: 16\n" in (tmp_path / "models" / "mine" / "config.pbtxt").read_text()
     assert run_tpy("check", "--deep", str(tmp_path / "models")).out == "1 model checked, 0 with errors\n"
+    (tmp_path / "again").mkdir()
+    told = refused(tmp_path / "again", "mine", "--from", str(saved / "program.pt2"), *IDS)
+    assert "--input: not taken for an exported program: the file says them itself" in told
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,9 @@ def torch_program(task: Task) -> dict[str, Any]:
         facts["outputs"] = _torch_outputs(torch, package, task.inputs)
         facts["rows"] = 2  # it neither says nor checks how many it was compiled for
         facts["by"] += "; it does not say for how many rows it was compiled: max_batch_size is 2"
+    else:
+        if task.inputs:
+            raise Unusable("--input: not taken for an exported program: the file says them itself")
     task.target.write_bytes(task.source.read_bytes())
     return facts
 
