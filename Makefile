@@ -187,6 +187,9 @@ $(VENV)/.tpy-bench-setup: pyproject.toml constraints.txt $(SETUP)
 bench-growth: $(VENV)/.tpy-bench-setup ## how cost grows with batches, clients, tensors, models, connections, queues, sequences
 	$(BIN)/python -m benchmarks.growth --plots .bench/plots
 
+profile: $(VENV)/.tpy-bench-setup ## draw where the time of a server under load goes: a flame graph in .bench, by py-spy
+	$(BIN)/python -m benchmarks.profile
+
 SEEDS ?= 300
 
 # On a machine with a GPU, with whatever Python and wheels it has: in .venv if that is there, and nothing is fetched.

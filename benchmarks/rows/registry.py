@@ -13,6 +13,7 @@ from benchmarks.rows import (
     compiled,
     decoupled,
     ensemble,
+    floor,
     frameworks,
     frontends,
     many,
@@ -43,6 +44,7 @@ class Row(msgspec.Struct, frozen=True):
 
 ROWS: tuple[Row, ...] = (
     Row("json", "tiny identity model, HTTP JSON, by wrk", tiny.measure_json, quick=True),
+    Row("floor", "the same beside an epoll loop in C that copies and answers, and system calls by strace", floor.measure),
     Row("binary", "tiny identity model, HTTP binary, by wrk", tiny.measure_binary),
     Row("connections", "the same, with a connection for each request", tiny.measure_connections),
     Row("numbers", "identity model and 1,000 to 150,000 floats, HTTP JSON, by wrk", tiny.measure_numbers),

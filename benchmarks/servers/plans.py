@@ -1,4 +1,4 @@
-"""Plans for starting tpy, Triton, MLServer and a server made with grpclib."""
+"""Plans for starting tpy, Triton, MLServer, a server made with grpclib, and the least that a server can do."""
 
 from __future__ import annotations
 
@@ -97,6 +97,24 @@ class GrpclibPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def command(self, ports: Ports) -> Sequence[str]:
         return [sys.executable, str(Path(__file__).with_name("grpclib_peer.py")), str(ports.http), str(ports.grpc)]
+
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+
+class FloorPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The loop in C (floor.c), compiled to `program`; with `worker` its numbers pass through a second process."""
+
+    program: Path
+    worker: bool = False
+    ready_path: str = SERVER_READY
+
+    @property
+    def name(self) -> str:
+        return "C loop and worker" if self.worker else "C loop"
+
+    def command(self, ports: Ports) -> Sequence[str]:
+        return [str(self.program), str(ports.http), *(["worker"] if self.worker else [])]
 
     def environment(self) -> Mapping[str, str]:
         return {}

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = ("benchmarks", "benchmarks.growth", "fuzz", "tests.simulation", "tests.mutation", "tests.leaks", "tests.chaos")
+PROGRAMS = (
+    "benchmarks",
+    "benchmarks.growth",
+    "benchmarks.profile",
+    "fuzz",
+    "tests.simulation",
+    "tests.mutation",
+    "tests.leaks",
+    "tests.chaos",
+)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
