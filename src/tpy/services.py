@@ -23,6 +23,7 @@ from tpy.messages import (
     IndexEntry,
     InferenceRequest,
     InferenceResponse,
+    LoadReport,
     LoadRequest,
     LogLine,
     LogSettings,
@@ -320,6 +321,11 @@ class MetricsService(Protocol):
 
     async def page(self, *, openmetrics: bool = False) -> bytes:
         """All metrics as they are now, in Prometheus' text format or in OpenMetrics."""
+        ...
+
+    async def load(self, model_name: str = "", version: int | None = None) -> LoadReport:
+        """The load of the server and of a model (None: its newest version), for load balancers. Cheap enough to be asked
+        with each request; a model that is unknown, or has no instances, is left out."""
         ...
 
     async def gpus(self) -> Sequence[GpuUse]:

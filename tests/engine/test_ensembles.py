@@ -8,6 +8,7 @@ import weakref
 import numpy as np
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tpy.backend import ExecutionRequest, ExecutionResult
@@ -331,3 +332,17 @@ class _Forgetful(list[object]):
 
     def extend(self, _: object) -> None:
         pass
+
+
+async def test_a_full_queue_of_a_step_says_when_to_come_again(autojump_clock: MockClock) -> None:
+    policy = QueuePolicy(max_queue_size=1)
+    async with rig(backend=MembersBackend(), latency_ms=3000) as r:
+        member = config("a", max_batch_size=1, dynamic_batching=dynamic(default_queue_policy=policy))
+        await serve_all(r, member, ensemble("e", step("a", "IN", "OUT"), max_batch_size=1))
+        await trio.lowlevel.checkpoint()
+        streams = [submit(r) for _ in range(3)]
+        await wait_all_tasks_blocked()
+        error = streams[-1].responses[0].error
+        assert error is not None
+        assert "Exceeds maximum queue size" in error.message
+        assert error.wait_s is not None

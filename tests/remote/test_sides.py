@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 from tests.frontends.http.fakes import FakeChecks, FakeServices, FakeTraces, describe
+from tests.frontends.loads import Loads
 from tests.frontends.observing import Finished
 from tests.submitting import submit_to
 from tpy.devices import Devices
@@ -21,7 +22,6 @@ from tpy.limits import REMOTE_INLINE_BYTES_MAX, REMOTE_WINDOW_RESPONSES
 from tpy.messages import (
     CudaRegistration,
     DataType,
-    GpuUse,
     IndexEntry,
     InferenceRequest,
     InferenceResponse,
@@ -85,15 +85,9 @@ async def test_log_traces_and_checks_are_those_of_the_engine() -> None:
         assert checks.asked == [("m", "{}")] * 2
 
 
-class Page:
+class Page(Loads):
     async def page(self, *, openmetrics: bool = False) -> bytes:
         return b"# EOF" if openmetrics else b"nv_inference_count 1"
-
-    async def gpus(self) -> list[GpuUse]:
-        return [
-            GpuUse(id=0, uuid="GPU-a", utilization=0.5),
-            GpuUse(id=1, uuid="GPU-b", memory_used_bytes=1, memory_total_bytes=2),
-        ]
 
 
 async def test_the_metrics_are_those_of_the_engine() -> None:
@@ -106,6 +100,7 @@ async def test_the_metrics_are_those_of_the_engine() -> None:
         assert await metrics.page() == b"nv_inference_count 1"
         assert await metrics.page(openmetrics=True) == b"# EOF"
         assert await metrics.gpus() == await sides.fakes.metrics.gpus()
+        assert await metrics.load("m", 2) == await sides.fakes.metrics.load("m", 2)
 
 
 async def test_the_other_services_answer_as_those_of_the_engine() -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 
 from tpy.assembly.options import ServerOptions
+from tpy.assembly.server_load import ServerLoad
 from tpy.devices import NO_DEVICES, Devices
 from tpy.frontends.threads import run_in_thread
-from tpy.messages import GpuUse, ModelStatistics
+from tpy.messages import GpuUse, LoadReport, ModelStatistics
 from tpy.refusals import Refusals
 from tpy.telemetry.cache import cache_families
 from tpy.telemetry.exposition import MeasuredFamily
@@ -45,6 +46,7 @@ class MetricsPage:
         self._gpus = GpuSampler(list(self._gpu_ids))
         self._interval_s = options.metrics.interval_ms / 1000
         self._threads = trio.CapacityLimiter(1)
+        self._load = ServerLoad(data.statistics, data.custom_metrics, lambda: self._sampler.families)
 
     async def sample(self) -> None:
         """Sample the machine at the interval of the options, for ever."""
@@ -80,6 +82,10 @@ class MetricsPage:
         models = self._data.statistics(with_latencies=True)
         host.append(server_load_family(models))
         return await run_in_thread(self._write, models, host, openmetrics, limiter=self._threads)
+
+    async def load(self, model_name: str = "", version: int | None = None) -> LoadReport:
+        """As `MetricsService.load`."""
+        return self._load.report(model_name, version, trio.current_time())
 
     async def gpus(self) -> Sequence[GpuUse]:
         """As `MetricsService.gpus`."""

@@ -162,6 +162,13 @@ CRASH_LOOP_PAUSE_S_MIN: Final = 8
 RETRY_AFTER_S_MAX: Final = 120
 """The longest `Retry-After` of a full queue: by then much may have changed."""
 
+LOAD_REPORT_AGE_S_MAX: Final = 0.25
+"""The age of the measurements in `endpoint-load-metrics`: balancers ask with each request, and thousands of
+models take a while."""
+
+LOAD_RATE_S_MIN: Final = 1.0
+"""The time over which `endpoint-load-metrics` counts requests a second, at least."""
+
 PRIORITY_LEVELS_MAX: Final = 1024
 """`dynamic_batching.priority_levels`: each level is a queue of its own that is looked at when a batch is formed."""
 

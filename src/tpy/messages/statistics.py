@@ -150,6 +150,14 @@ class ModelCounters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     memory_bytes: int = 0
 
 
+class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The load of a server for load balancers, by the names of ORCA's OrcaLoadReport: `numbers` are its own fields, `named` what
+    is in its `named_metrics`."""
+
+    numbers: dict[str, float] = {}
+    named: dict[str, float] = {}
+
+
 class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One model version. `inference_count` sums batch sizes of successful requests, `execution_count` counts executed batches,
     `last_inference_ms` is wall-clock milliseconds since the epoch, 0 for never. `pending_requests` wait in the queue now.

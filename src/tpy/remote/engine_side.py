@@ -274,6 +274,8 @@ class FrontendSession:
                 return await offered(services.checks).check_config(name, config)
             case q.Metrics(openmetrics=openmetrics):
                 return await offered(services.metrics).page(openmetrics=openmetrics)
+            case q.ServerLoad(model_name=name, version=version):
+                return await offered(services.metrics).load(name, version)
             case q.Gpus():
                 return await offered(services.metrics).gpus()
             case q.UpdateLog(settings=settings):

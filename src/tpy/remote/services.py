@@ -10,6 +10,7 @@ from tpy.messages import (
     ConfigCheck,
     GpuUse,
     IndexEntry,
+    LoadReport,
     LoadRequest,
     LogLine,
     LogSettings,
@@ -204,6 +205,10 @@ class RemoteMetrics:
     async def page(self, *, openmetrics: bool = False) -> bytes:
         """See MetricsService."""
         return await self._engine.ask(q.Metrics(openmetrics), bytes)
+
+    async def load(self, model_name: str = "", version: int | None = None) -> LoadReport:
+        """See MetricsService."""
+        return await self._engine.ask(q.ServerLoad(model_name, version), LoadReport)
 
     async def gpus(self) -> Sequence[GpuUse]:
         """See MetricsService."""

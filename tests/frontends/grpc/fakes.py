@@ -24,6 +24,7 @@ class FakeCall:
     """The part that unary and streaming calls share. `cancel` plays the client that goes away."""
 
     def __init__(self, path: str, metadata: Metadata = (), deadline_ns: int | None = None) -> None:
+        self.load_format = next((str(value) for key, value in metadata if key == "endpoint-load-metrics-format"), "")
         self.path = path
         self.metadata = metadata
         self.deadline_ns = deadline_ns
@@ -65,6 +66,7 @@ class FakeUnaryCall(FakeCall):
 
     def reply(self, parts: Parts, trailing_metadata: Metadata = ()) -> None:
         self.reply_bytes = b"".join(parts)
+        self.trailing_metadata = trailing_metadata
         self._end(Status.OK)
 
 

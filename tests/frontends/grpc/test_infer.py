@@ -13,6 +13,7 @@ import trio.testing
 from grpclib.const import Status
 from tritonclient.grpc import service_pb2 as pb
 
+from tests.frontends.loads import Loads
 from tpy import limits
 from tpy.clock import SystemClock
 from tpy.errors import Internal, Unavailable
@@ -108,6 +109,19 @@ async def test_refusals_on_arrival_and_failures_of_models() -> None:
         call = server.begin("ModelInfer", infer_request().SerializeToString())
         server.services.inference.submitted[-1].answer(Internal("model broke"))
         assert (call.status, call.message) == (Status.INTERNAL, "model broke")
+
+
+@pytest.mark.parametrize("form", ["text", "bin"])
+async def test_the_load_is_in_the_trailers_where_it_is_asked_for(form: str) -> None:
+    async with port() as server:
+        server.services.metrics = loads = Loads()
+        call = server.begin("ModelInfer", infer_request().SerializeToString(), (("endpoint-load-metrics-format", form),))
+        await call.ended.wait()
+        assert call.status is Status.OK
+        said = ("endpoint-load-metrics", "TEXT application_utilization=0.5, named_metrics.tpy_load=0.25")
+        assert (call.trailing_metadata, loads.asked) == (((said,), [("m", 1)]) if form == "text" else ((), []))
+        plain = server.begin("ModelInfer", infer_request().SerializeToString())
+        assert (plain.reply_bytes, plain.trailing_metadata) == (call.reply_bytes, ())
 
 
 async def test_a_bug_is_an_internal_error_and_logged(caplog: pytest.LogCaptureFixture) -> None:

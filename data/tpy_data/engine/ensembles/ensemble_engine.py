@@ -222,6 +222,7 @@ class EnsembleEngine:
         run = step.request
         if run.error is None:
             run.error = type(error)(self._in_ensemble(error.message))
+            run.error.wait_s = error.wait_s
         if final:
             self._end_step(step)
         self._core.failed(step, final=final)

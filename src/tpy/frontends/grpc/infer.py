@@ -17,7 +17,8 @@ from tpy.errors import ErrorCode, InvariantViolation, TpyError, Unsupported
 from tpy.frontends.access import INFER, Caller
 from tpy.frontends.grpc import codec
 from tpy.frontends.grpc.calls import INFERENCE, CallParts, count_refusal, fail_inference, open_record, unexpected_error
-from tpy.frontends.grpc.transport import UnaryCall
+from tpy.frontends.grpc.transport import Metadata, UnaryCall
+from tpy.frontends.load_report import load_fields
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import forget_trace, run_in_thread
 from tpy.hot.codec import ModelInfer
@@ -190,10 +191,20 @@ class _UnaryInfer:
         if not self._cancelled:
             self._reply(pieces)
 
-    def _reply(self, pieces: list[bytes | memoryview]) -> None:
-        self._call.reply(pieces)
+    def _reply(self, pieces: list[bytes | memoryview], trailing_metadata: Metadata | None = None) -> None:
+        if trailing_metadata is None and self._call.load_format:
+            self._parts.nursery.start_soon(self._reply_with_load, pieces)
+            return
+        self._call.reply(pieces, trailing_metadata or ())
         if self._record is not None:
             self._record.finish(self._parts.clock.now_ns(), response_bytes=sum(map(len, pieces)))
+
+    async def _reply_with_load(self, pieces: list[bytes | memoryview]) -> None:
+        model = self._description
+        name, version = ("", None) if model is None else (model.name, model.version)
+        load = await load_fields(self._parts.services, self._call.load_format, name, version)
+        if not self._cancelled:
+            self._reply(pieces, load)
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do a part of the call in a task. The task is not cancelled with the call: it only waits for threads, which end soon."""

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Concatenate
 
+import msgspec
 import trio
 from quart import Response, request
 from quart.wrappers.response import ResponseBody
@@ -16,9 +17,10 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import BaseConverter
 
 from tpy.errors import ErrorCode, InvariantViolation, TpyError
+from tpy.frontends import load_report
 from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.generate import GenerateApi, StreamBody, StreamReply
-from tpy.frontends.http.infer import InferEndpoint, finish_records, unexpected_error
+from tpy.frontends.http.infer import InferEndpoint, finish_records, parse_version, unexpected_error
 from tpy.frontends.http.message import (
     PIECE_BYTES_MAX,
     HttpReply,
@@ -284,6 +286,11 @@ class Routes:
                 message.caller.authorize(roles_of, values.get("model"), changes=changes)
             handler = handlers["GET" if request.method == "HEAD" else request.method]
             reply: HttpReply | StreamReply = await handler(message, **values)
+            if load_report.ASKED_BY in message.fields and is_inference(message):
+                version = parse_version(values.get("version"))
+                asked, services = message.fields, self._endpoint.services
+                headers = await load_report.with_load(reply.headers, asked, services, values.get("model", ""), version)
+                reply = msgspec.structs.replace(reply, headers=headers)
         except Exception as raised:
             error = raised if isinstance(raised, TpyError) else unexpected_error(request.path)
             reply = self._refuse(error)

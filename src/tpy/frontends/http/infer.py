@@ -22,6 +22,7 @@ from tpy import limits, unexpected
 from tpy.clock import Clock
 from tpy.echo import echo
 from tpy.errors import ErrorCode, InvalidArgument, InvariantViolation, TooManyRequests, TpyError, Unsupported
+from tpy.frontends import load_report
 from tpy.frontends.access import INFER, Caller
 from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http import codec
@@ -288,15 +289,27 @@ class InferCall:
         """The reply of an answered call; None if making it could hold up the loop. Raises nothing."""
         if self._refusal is not None:
             return self._refusal
-        if self._plan is codec.JSON_PLAN and self._response is not None and b"accept-encoding" not in self.request.fields:
+        fields = self.request.fields
+        if load_report.ASKED_BY in fields:
+            return None
+        if self._plan is codec.JSON_PLAN and self._response is not None and b"accept-encoding" not in fields:
             text = codec.encode_standard(self._response)
             if text is not None:
                 return HttpReply(parts=(text,), content_length=len(text))
         return None if self._is_heavy_answer() else self._render()
 
     async def render_in_thread(self) -> HttpReply:
-        """The reply of an answered call, made in a thread. Raises nothing."""
-        return await run_in_thread(self._render, limiter=self._endpoint.threads)
+        """The reply of an answered call, made in a thread, with the load where that was asked for. Raises nothing."""
+        if self._is_heavy_answer():
+            reply = await run_in_thread(self._render, limiter=self._endpoint.threads)
+        else:
+            reply = self._render()
+        if load_report.ASKED_BY in self.request.fields:
+            headers = await load_report.with_load(
+                reply.headers, self.request.fields, self._endpoint.services, self._model, self._version
+            )
+            reply = msgspec.structs.replace(reply, headers=headers)
+        return reply
 
     def _admit(self) -> ResolvedModel:
         endpoint = self._endpoint

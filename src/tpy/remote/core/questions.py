@@ -152,6 +152,13 @@ class Graph(msgspec.Struct, frozen=True, array_like=True, tag=22):
     version: int | None
 
 
+class ServerLoad(msgspec.Struct, frozen=True, array_like=True, tag=23):
+    """MetricsService.load; answered with the report."""
+
+    model_name: str
+    version: int | None
+
+
 Question = (
     ModelReady
     | Index
@@ -175,4 +182,5 @@ Question = (
     | Metrics
     | Gpus
     | Graph
+    | ServerLoad
 )

@@ -39,6 +39,11 @@ class CallContext(Protocol):
         ...
 
     @property
+    def load_format(self) -> str:
+        """The form in which the client wants the load of the server in the trailers, "" where it did not ask."""
+        ...
+
+    @property
     def deadline_ns(self) -> int | None:
         """The client's deadline, on the monotonic time of the server's Clock. The transport answers DEADLINE_EXCEEDED then
         and cancels the call: nobody else need watch it."""

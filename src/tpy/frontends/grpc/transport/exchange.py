@@ -68,7 +68,7 @@ class CallState(enum.Enum):
 class Exchange(abc.ABC):
     """The context of a call and its end."""
 
-    __slots__ = ("_head", "_link", "_on_cancel", "_stream_id", "deadline_ns", "state")
+    __slots__ = ("_head", "_link", "_on_cancel", "_stream_id", "deadline_ns", "load_format", "state")
 
     def __init__(self, link: Link, stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         self._link = link
@@ -76,6 +76,7 @@ class Exchange(abc.ABC):
         self._head = head
         self._on_cancel: Callable[[], None] | None = None
         self.deadline_ns = deadline_ns
+        self.load_format = head.load_format
         self.state = CallState.OPEN
 
     @property

@@ -118,13 +118,15 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
 class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
     """`timeout_ns`: `grpc-timeout`. `encoding`: of compressed request messages. `reply_encoding`: the best compression of
-    responses that the client accepts. `refused`: answer with this, and read nothing else here."""
+    responses that the client accepts. `load_format`: the form in which it wants to be told the server's load. `refused`: answer
+    with this, and read nothing else here."""
 
     path: str = ""
     metadata: tuple[tuple[str, str | bytes], ...] = ()
     timeout_ns: int | None = None
     encoding: Encoding = "identity"
     reply_encoding: Encoding = "identity"
+    load_format: str = ""
     content_length: int | None = None
     refused: Refused | None = None
 
@@ -147,6 +149,7 @@ def parse_request_head(headers: Headers, header_bytes_max: int) -> RequestHead:
             timeout_ns=_timeout_ns(fields),
             encoding=_encoding(fields),
             reply_encoding=_reply_encoding(fields),
+            load_format=(_one(fields, b"endpoint-load-metrics-format") or b"").decode("latin-1"),
             content_length=content_length,
         )
     except _Refusal as refusal:
