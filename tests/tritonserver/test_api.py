@@ -10,6 +10,7 @@ import logging
 import queue
 import re
 import threading
+import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -359,6 +360,25 @@ def test_memory_does_not_grow_with_requests(repository: Path, tmp_path: Path) ->
     finally:
         tracemalloc.stop()
         server.stop()
+
+
+def test_a_callback_takes_the_log(repository: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    lines: list[tuple[tritonserver.LogLevel, str, int, float, str]] = []
+
+    def take(level: tritonserver.LogLevel, file: str, line: int, seconds: float, message: str) -> None:
+        lines.append((level, file, line, seconds, message))
+
+    begun_s = time.time()
+    server = tritonserver.Server(model_repository=str(repository), log_info=True, log_callback=take).start(wait_until_ready=True)
+    server.stop()
+    loaded = next(line for line in lines if "successfully loaded" in line[4])
+    assert (loaded[0], Path(loaded[1]).is_file(), loaded[2] > 0, loaded[3] >= begun_s) == (
+        tritonserver.LogLevel.INFO,
+        True,
+        True,
+        True,
+    )
+    assert capfd.readouterr().err == ""
 
 
 def test_a_server_that_is_dropped_stops(repository: Path) -> None:

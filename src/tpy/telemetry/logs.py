@@ -149,16 +149,24 @@ class _Filter(logging.Filter):
         return verbose <= self.settings.log_verbose_level
 
 
-class _Handler(logging.Handler):
-    """Formats in the thread that logs, has it written in another."""
+LogTaker = Callable[[logging.LogRecord, str], None]
+"""Takes a record and its message, in the thread that logs."""
 
-    def __init__(self, writer: LogWriter) -> None:
+
+class _Handler(logging.Handler):
+    """Formats in the thread that logs, has it written in another; or gives it to a taker."""
+
+    def __init__(self, writer: LogWriter, taker: LogTaker | None) -> None:
         super().__init__()
         self.writer = writer
+        self._taker = taker
 
     def emit(self, record: logging.LogRecord) -> None:
         """Have a record written."""
         try:
+            if self._taker is not None:
+                self._taker(record, _message(record))
+                return
             self.writer.write(self.format(record) + "\n")
         except Exception:
             self.handleError(record)  # a bug
@@ -171,14 +179,21 @@ class _Handler(logging.Handler):
 
 class LogController:
     """Owns the handler of our loggers. One per process; `install` and `remove` are its lifetime. `tail` has the newest lines, as
-    many as `kept_lines_max`."""
+    many as `kept_lines_max`. With a `taker` nothing is written: it gets the records."""
 
-    def __init__(self, settings: LogSettings, *, stream: TextIO | None = None, kept_lines_max: int = LOG_TAIL_LINES_MAX) -> None:
+    def __init__(
+        self,
+        settings: LogSettings,
+        *,
+        stream: TextIO | None = None,
+        kept_lines_max: int = LOG_TAIL_LINES_MAX,
+        taker: LogTaker | None = None,
+    ) -> None:
         self.tail = LogTail(lines_max=kept_lines_max)
         self._filter = _Filter()
         self._settings = settings
         self._stream = stream
-        self._handler = _Handler(LogWriter(self._destination(settings.log_file), on_recovered=dropped("server")))
+        self._handler = _Handler(LogWriter(self._destination(settings.log_file), on_recovered=dropped("server")), taker)
         self._handler.addFilter(self._filter)
         self.apply(settings)
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tpy.messages import LogSettings
-from tpy.tritonserver.enums import InstanceGroupKind, LogFormat, ModelControlMode, RateLimitMode
+from tpy.telemetry.logs import LogTaker
+from tpy.tritonserver.enums import InstanceGroupKind, LogFormat, LogLevel, ModelControlMode, RateLimitMode
 from tpy.tritonserver.errors import InvalidArgumentError
 
 Settings = dict[str, dict[str, Any]]
+
+LogCallback = Callable[[LogLevel, str, int, float, str], None]
+"""Takes a line of the log in place of the standard error stream or a file: its level, the source file and line, seconds since the
+epoch, and the message. It is called in the thread that logs, which may be the server's loop, and must not block."""
 
 POLL_S = 1
 """The time between two looks at the repository in mode POLL, in seconds."""
@@ -67,6 +73,7 @@ class Options:
     log_error: bool = False
     log_format: LogFormat = LogFormat.DEFAULT
     log_verbose: int = 0
+    log_callback: LogCallback | None = None
     metrics: bool = True
     gpu_metrics: bool = True
     cpu_metrics: bool = True
@@ -124,6 +131,25 @@ def flags_of(options: Options) -> dict[str, Any]:
         if getattr(options, name) != default:
             flags[flag] = getattr(options, name)
     return {flag: value for flag, value in flags.items() if value != [] or flag == "load_model"}
+
+
+def log_taker(callback: LogCallback | None) -> LogTaker | None:
+    """What calls the callback with each record."""
+    if callback is None:
+        return None
+
+    def take(record: logging.LogRecord, message: str) -> None:
+        callback(_level_of(record.levelno), record.pathname, record.lineno, record.created, message)
+
+    return take
+
+
+def _level_of(number: int) -> LogLevel:
+    if number >= logging.ERROR:
+        return LogLevel.ERROR
+    if number >= logging.WARNING:
+        return LogLevel.WARN
+    return LogLevel.INFO if number >= logging.INFO else LogLevel.VERBOSE
 
 
 def log_settings(options: Options) -> LogSettings | None:

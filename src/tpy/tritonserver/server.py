@@ -27,7 +27,7 @@ from tpy.tritonserver.enums import MetricFormat, ModelControlMode
 from tpy.tritonserver.errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError, as_triton
 from tpy.tritonserver.metrics import PROGRAM_METRICS
 from tpy.tritonserver.model import Model
-from tpy.tritonserver.options import POLL_S, Options, flags_of, log_settings, repositories_of
+from tpy.tritonserver.options import POLL_S, Options, flags_of, log_settings, log_taker, repositories_of
 
 _FILE_PREFIX = "file:"
 _UNLOADED = (None, "UNAVAILABLE")
@@ -82,7 +82,7 @@ class Server:
         if not repositories:
             raise InvalidArgumentError("Model repository must be specified.")
         # No port of this server shows lines of the log.
-        logs = None if settings is None else LogController(settings, kept_lines_max=0)
+        logs = None if settings is None else LogController(settings, kept_lines_max=0, taker=log_taker(self.options.log_callback))
         if logs is not None:
             logs.install()
         try:
