@@ -20,9 +20,8 @@ from tpy.messages import DataType, Tensor
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.testing.requests import RecordingSender, SampleRequest
 from tpy_data.backends.python.environment.interpreters import Interpreter
-from tpy_data.backends.python.environment.process import WorkerProcess
+from tpy_data.backends.python.environment.process import Tokens, WorkerProcess
 from tpy_data.backends.python.environment.threads import ReaderThread
-from tpy_data.backends.python.environment.tokens import Tokens
 from tpy_data.backends.python.instance.loading import StartedWorker
 from tpy_data.backends.python.instance.process_instance import ProcessInstance
 from tpy_data.backends.python.instance.questions import Questions

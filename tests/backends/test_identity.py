@@ -16,7 +16,7 @@ from tpy.errors import Internal, InvalidArgument
 from tpy.messages import DataType
 from tpy.testing import HostedInstance, HostedModel, request_of
 from tpy_data.backends.identity import create
-from tpy_data.backends.identity.behaviour import behaviour_of
+from tpy_data.backends.identity.backend import behaviour_of
 
 
 def config_of(

@@ -22,9 +22,9 @@ from tpy.config.model_config import (
 from tpy.config.schema import MODEL_CONFIG, MessageSchema, Scalar
 from tpy.errors import TpyError
 from tpy.frontends.openai.templates import read_template, template_of
-from tpy_data.backends import model_file
+from tpy_data.backends import file_backend
 from tpy_data.backends.openvino.settings import model_settings
-from tpy_data.backends.operator_libraries import operator_libraries
+from tpy_data.backends.parameter_values import operator_libraries
 from tpy_data.backends.python.environment.interpreters import Environments
 from tpy_data.backends.tensorflow.settings import read_init_ops
 from tpy_data.engine.loading.model_files import read_beside, read_labels
@@ -46,8 +46,8 @@ def _by_capability(path: Path) -> None:
     config = ModelConfig(name="m", cc_model_filenames={"9.0": path.name})
     placement = InstancePlacement(name="m_0", kind=InstanceKind.KIND_GPU, device_id=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_file, "compute_capability", lambda device: (9, 0))
-        model_file.model_file(_context(path.parent, config), ("other",), placement=placement)
+        patch.setattr(file_backend, "compute_capability", lambda device: (9, 0))
+        file_backend.model_file(_context(path.parent, config), ("other",), placement=placement)
 
 
 FIELDS: Mapping[str, Callable[[Path], object]] = {
@@ -59,7 +59,7 @@ FIELDS: Mapping[str, Callable[[Path], object]] = {
     "op_library_filename": lambda path: operator_libraries(
         _context(path.parent, ModelConfig(name="m", model_operations=ModelOperations(op_library_filename=(str(path),))))
     ),
-    "default_model_filename": lambda path: model_file.model_file(
+    "default_model_filename": lambda path: file_backend.model_file(
         _context(path.parent, ModelConfig(name="m", default_model_filename=path.name)), ("other",)
     ),
     "cc_model_filenames": _by_capability,

@@ -16,7 +16,7 @@ from tpy.errors import InvalidArgument, Unsupported
 from tpy.messages import DataType
 from tpy.testing import HostedModel
 from tpy_data.backends.onnxruntime import create
-from tpy_data.backends.onnxruntime.signature import tensor_info
+from tpy_data.backends.onnxruntime.session import tensor_info
 from tpy_data.backends.signature import Signature, TensorInfo
 from tpy_data.backends.validation import validate
 

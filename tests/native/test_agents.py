@@ -223,5 +223,5 @@ def test_the_process_of_an_agent_starts_without_a_backends_imports() -> None:
     """A hundred milliseconds, of each agent at each start."""
     listing = [sys.executable, "-c", "import sys, tpy_data.agents.hosting; print(*sys.modules)"]
     imported = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split()
-    assert "tpy_data.agents.native" in imported
+    assert "tpy_data.agents.hosting" in imported
     assert not {"numpy", "trio", "tpy.backend", "tpy.messages"} & set(imported)

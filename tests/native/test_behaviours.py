@@ -22,7 +22,8 @@ from tpy.messages import DataType, SequencePosition, Tensor
 from tpy.testing.hosting import HostedModel
 from tpy.testing.requests import RecordingSender
 from tpy_data.backends.isolated import IsolatedBackend
-from tpy_data.native import elf, host
+from tpy_data.native import host
+from tpy_data.native import library as native_library
 
 Make = Callable[..., Compiled]
 
@@ -286,7 +287,7 @@ def test_a_file_for_another_machine_is_refused_before_it_is_loaded(
     path = tmp_path / "libtriton_x.so"
     path.write_bytes(change(library("empty").read_bytes()))
     with pytest.raises(InvalidArgument, match=f"unable to load backend library '{path}': {reason}"):
-        elf.read(path)
+        native_library.read(path)
 
 
 def test_what_is_not_contiguous_is_copied(make: Make) -> None:

@@ -20,7 +20,7 @@ _VIEWS = "views over bytes"
 NUMBERS_ONLY = {
     "data/tpy_data/backends/onnxruntime/device_instance.py": _DEVICES,
     "data/tpy_data/backends/onnxruntime/graphs.py": _DEVICES,
-    "data/tpy_data/backends/openvino/tensors.py": _NUMBERS,
+    "data/tpy_data/backends/openvino/model.py": _NUMBERS,
     "data/tpy_data/backends/python/protocol/device_tensors.py": _DEVICES,
     "data/tpy_data/backends/python/protocol/small.py": _NUMBERS,
     "data/tpy_data/backends/python/worker/core/batch.py": _NUMBERS,

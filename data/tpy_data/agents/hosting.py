@@ -12,7 +12,47 @@ import msgspec
 from tpy.errors import Internal, InvalidArgument, TpyError
 from tpy.repository_agent import ENTRY_POINT_GROUP, AgentAction, RepositoryAgent
 from tpy_data.agents.contract import HostedAgent, HostedModel, Opened
-from tpy_data.agents.native import NativeAgent
+from tpy_data.native.library import Host, answer, host
+
+
+class _NativeAgent:
+    """See HostedAgent."""
+
+    def __init__(self, library: Path) -> None:
+        """Raises TpyError."""
+        self._host = host()
+        self._host.prepare(library, "repository agent")
+        self._pointer: int = answer(self._host.function("tpy_agent_open")(str(library).encode()))
+
+    def open(self, opened: Opened) -> NativeModel:
+        """See HostedAgent."""
+        parameters = tuple(text for pair in opened.parameters.items() for text in pair)
+        texts = (text.encode() for text in (opened.location, opened.mutable_location, opened.config))
+        return NativeModel(self._host, answer(self._host.function("tpy_agent_model_open")(self._pointer, *texts, parameters)))
+
+    def close(self) -> None:
+        """See HostedAgent."""
+        answer(self._host.function("tpy_agent_close")(self._pointer))
+
+
+class NativeModel:
+    """See HostedModel."""
+
+    def __init__(self, host: Host, pointer: int) -> None:
+        self._host = host
+        self._pointer = pointer
+
+    def act(self, action: AgentAction) -> None:
+        """See HostedModel."""
+        answer(self._host.function("tpy_agent_model_act")(self._pointer, action.value))
+
+    def location(self) -> str:
+        """See HostedModel."""
+        return str(self._host.function("tpy_agent_model_location")(self._pointer))
+
+    def close(self) -> None:
+        """See HostedModel."""
+        answer(self._host.function("tpy_agent_model_close")(self._pointer))
 
 
 def find_agent(name: str, directory: Path) -> HostedAgent:
@@ -29,7 +69,7 @@ def find_agent(name: str, directory: Path) -> HostedAgent:
             f"unable to find repository agent '{name}': unable to find '{file}' for repo agent '{name}', searched: {directory}; "
             f"nor is there an entry point of this name in {ENTRY_POINT_GROUP}"
         )
-    return NativeAgent(library)
+    return _NativeAgent(library)
 
 
 class _PythonAgent:

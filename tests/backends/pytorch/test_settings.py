@@ -24,7 +24,7 @@ from tests.backends.pytorch import models  # noqa: E402  # imports torch
 from tests.backends.pytorch.models import Log, config, context_of, inputs, outputs, run  # noqa: E402
 from tpy_data.backends.pytorch import model as model_module  # noqa: E402
 from tpy_data.backends.pytorch.archive import FileKind  # noqa: E402
-from tpy_data.backends.pytorch.process_wide import INTEROP_THREADS, SETTERS, ProcessSettings  # noqa: E402
+from tpy_data.backends.pytorch.model import INTEROP_THREADS, SETTERS, ProcessSettings  # noqa: E402
 from tpy_data.backends.pytorch.settings import ModelSettings, model_settings, without_meaning  # noqa: E402
 
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)

@@ -14,7 +14,7 @@ from tpy.limits import DALI_SERIALIZE_S_MAX
 from tpy_data.backends.contents import contents_of
 from tpy_data.backends.dali import serializing
 from tpy_data.backends.dali.library import is_pipeline
-from tpy_data.backends.model_file import model_file, read_whole
+from tpy_data.backends.file_backend import model_file, read_whole
 
 DEFAULT_FILENAME: Final = "model.dali"
 PYTHON_FILENAME: Final = "dali.py"

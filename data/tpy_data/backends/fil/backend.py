@@ -11,8 +11,7 @@ from tpy.config.model_config import InstanceKind
 from tpy_data.backends.completion import default_max_batch_size
 from tpy_data.backends.fil.forest import VERSION, Forest
 from tpy_data.backends.fil.settings import FILENAMES, ModelSettings, model_settings
-from tpy_data.backends.file_backend import FileBackend
-from tpy_data.backends.model_file import model_file
+from tpy_data.backends.file_backend import FileBackend, model_file
 from tpy_data.backends.named_tensors import named_instance
 from tpy_data.backends.signature import Signature
 from tpy_data.backends.validation import validate

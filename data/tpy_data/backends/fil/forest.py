@@ -15,10 +15,32 @@ from tpy.config import ModelConfig
 from tpy.errors import Internal, TpyError, Unsupported
 from tpy.messages import DataType
 from tpy_data.backends.contents import contents_of
-from tpy_data.backends.fil.lightgbm_text import CUT_SHORT, check_text
 from tpy_data.backends.fil.settings import ModelSettings, type_of
+from tpy_data.backends.file_backend import read_whole
 from tpy_data.backends.named_tensors import Array
 from tpy_data.backends.signature import VARIABLE, Signature, TensorInfo
+
+_CUT_SHORT: Final = "the file is cut short"
+
+_MISSING_TYPE_ZERO = 1
+"""In bits 2 and 3 of a decision's type."""
+
+
+def _check_text(path: Path, model: str) -> None:
+    """Raises ValueError for a file that is shorter than its header says, Unsupported for zeros that count as missing: treelite
+    takes them for numbers, and gives other answers than LightGBM."""
+    text = read_whole(path, model)
+    sizes = re.search(rb"^tree_sizes=([\d ]+)$", text, re.MULTILINE)
+    trees = text.find(b"\nTree=0")
+    if sizes is not None and len(text) - (trees + 1) < sum(map(int, sizes[1].split())):
+        raise ValueError(_CUT_SHORT)
+    for kinds in re.finditer(rb"^decision_type=([\d ]+)$", text, re.MULTILINE):
+        if any((int(kind) >> 2) & 3 == _MISSING_TYPE_ZERO for kind in set(kinds[1].split())):
+            raise Unsupported(
+                f"'{path.name}' counts zeros as missing values (LightGBM's zero_as_missing), which treelite does not: "
+                "its answers would be wrong; run it in a model.py (backend 'python')"
+            )
+
 
 VERSION: Final[str] = treelite.__version__
 INPUT: Final = "input__0"
@@ -111,7 +133,7 @@ class Forest:
 
 def _read(path: Path, model_type: str, model: str, settings: ModelSettings) -> Any:
     if model_type == "lightgbm":
-        check_text(path, model)
+        _check_text(path, model)
         return treelite.frontend.load_lightgbm_model(path)
     if model_type == "treelite_checkpoint":
         return _checkpoint(path)
@@ -130,7 +152,7 @@ def _checkpoint(path: Path) -> Any:
     with path.open("rb") as file:
         same_version = file.read(_VERSION_SIZE) == again[:_VERSION_SIZE]
     if same_version and path.stat().st_size < len(again):
-        raise ValueError(CUT_SHORT)
+        raise ValueError(_CUT_SHORT)
     return model
 
 

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from tpy.backend import (
@@ -22,12 +23,116 @@ from tpy.backend import (
     ModelInstance,
 )
 from tpy.config import ModelConfig
-from tpy.config.model_config import InstanceKind
-from tpy.errors import Internal
+from tpy.config.model_config import InstanceKind, ModelInput, ModelOutput
+from tpy.errors import Internal, InvalidArgument
 from tpy.messages import DataType, Tensor
-from tpy.units import NS_PER_S
-from tpy_data.backends.identity.behaviour import Behaviour, behaviour_of
-from tpy_data.backends.identity.pairs import Pair, pairs_of
+from tpy.units import NS_PER_MS, NS_PER_S
+
+
+class _Behaviour(msgspec.Struct, frozen=True, kw_only=True):
+    """Delays have Triton's names: `execute_delay_ms` before copying, times `instance_wise_delay_multiplier` times the
+    instance's number (at least once); `creation_delay_sec` in load. Failures are ours, their values are the errors' texts:
+    `fail_load`, `fail_create_instance`, `fail_execute` (the batch), `fail_request` (that request alone), `fail_instance` (the
+    instance is lost). `fail_only_id` narrows the last three to the request with that id, or a batch that has it.
+    """
+
+    execute_delay_ms: int = 0
+    instance_wise_delay_multiplier: int = 0
+    creation_delay_sec: int = 0
+    fail_load: str = ""
+    fail_create_instance: str = ""
+    fail_execute: str = ""
+    fail_request: str = ""
+    fail_instance: str = ""
+    fail_only_id: str = ""
+
+    @property
+    def fails(self) -> bool:
+        """True if any execution may fail."""
+        return bool(self.fail_execute or self.fail_request or self.fail_instance)
+
+    def chooses(self, request_id: str) -> bool:
+        """Returns True if this request is among those that may fail."""
+        return not self.fail_only_id or self.fail_only_id == request_id
+
+    def delay_ns(self, instance_number: int) -> int:
+        """The time that instance `instance_number` (from 0) sleeps in each execution."""
+        return self.execute_delay_ms * NS_PER_MS * max(1, self.instance_wise_delay_multiplier * instance_number)
+
+
+def behaviour_of(config: ModelConfig) -> _Behaviour:
+    """Read `parameters`; those with other names are not ours to judge. Raises InvalidArgument for a bad number."""
+    return _Behaviour(
+        execute_delay_ms=_count(config, "execute_delay_ms"),
+        instance_wise_delay_multiplier=_count(config, "instance_wise_delay_multiplier"),
+        creation_delay_sec=_count(config, "creation_delay_sec"),
+        fail_load=config.parameter("fail_load"),
+        fail_create_instance=config.parameter("fail_create_instance"),
+        fail_execute=config.parameter("fail_execute"),
+        fail_request=config.parameter("fail_request"),
+        fail_instance=config.parameter("fail_instance"),
+        fail_only_id=config.parameter("fail_only_id"),
+    )
+
+
+def _count(config: ModelConfig, key: str) -> int:
+    text = config.parameter(key, "0")
+    if not text.isdecimal():
+        raise InvalidArgument(f"model '{config.name}', parameter '{key}': expected a whole number >= 0, got '{text}'")
+    return int(text)
+
+
+_INPUT = "INPUT"
+_OUTPUT = "OUTPUT"
+
+
+class _Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """Output `output` is input `input`; when that is optional and absent, zeros of `datatype` and `absent_shape` (without the
+    batch dimension; -1 taken as 1)."""
+
+    input: str
+    output: str
+    datatype: DataType
+    absent_shape: tuple[int, ...]
+
+
+def _pairs_of(config: ModelConfig) -> tuple[_Pair, ...]:
+    """One pair per output, in the configuration's order. Raises InvalidArgument, with Triton's texts, unless there are as many
+    inputs as outputs and every OUTPUT<n> has an INPUT<n> of its datatype and shape."""
+    if len(config.input) != len(config.output):
+        raise InvalidArgument("model configuration must have equal input/output pairs")
+    inputs: dict[str, ModelInput] = {}
+    for source in config.input:
+        if not source.name.startswith(_INPUT):
+            raise InvalidArgument(f"expected input name to follow INPUT<index> pattern, got '{source.name}'")
+        inputs[source.name.removeprefix(_INPUT)] = source
+    return tuple(_pair(inputs, output) for output in config.output)
+
+
+def _pair(inputs: dict[str, ModelInput], output: ModelOutput) -> _Pair:
+    if not output.name.startswith(_OUTPUT):
+        raise InvalidArgument(f"expected output name to follow OUTPUT<index> pattern, got '{output.name}'")
+    source = inputs.get(output.name.removeprefix(_OUTPUT))
+    if source is None:
+        raise InvalidArgument("expected input and output indices to match")
+    if source.data_type is not output.data_type:
+        raise InvalidArgument(
+            f"expected input and output datatype to match, got {source.data_type.config_name} and {output.data_type.config_name}"
+        )
+    shape = _shape(source)
+    if shape != _shape(output):
+        raise InvalidArgument(f"expected input and output shape to match, got {_text(shape)} and {_text(_shape(output))}")
+    return _Pair(
+        input=source.name, output=output.name, datatype=source.data_type, absent_shape=tuple(max(1, size) for size in shape)
+    )
+
+
+def _shape(tensor: ModelInput | ModelOutput) -> tuple[int, ...]:
+    return tensor.dims if tensor.reshape is None else tensor.reshape.shape
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"
 
 
 def create(settings: BackendSettings) -> Backend:
@@ -54,7 +159,7 @@ class IdentityBackend:
         return context.config
 
     def load(self, context: ModelContext) -> LoadedModel:
-        pairs = pairs_of(context.config)
+        pairs = _pairs_of(context.config)
         behaviour = behaviour_of(context.config)
         time.sleep(behaviour.creation_delay_sec)
         if behaviour.fail_load:
@@ -68,7 +173,7 @@ class IdentityBackend:
 class IdentityModel:
     """A loaded version: its instances share nothing but its settings."""
 
-    def __init__(self, pairs: tuple[Pair, ...], behaviour: Behaviour, *, batches: bool) -> None:
+    def __init__(self, pairs: tuple[_Pair, ...], behaviour: _Behaviour, *, batches: bool) -> None:
         self._pairs = pairs
         self._behaviour = behaviour
         self._batches = batches
@@ -86,7 +191,7 @@ class IdentityModel:
 class IdentityInstance:
     """Answers with the very arrays that came in (read-only views), each under its output's name."""
 
-    def __init__(self, pairs: tuple[Pair, ...], behaviour: Behaviour, *, number: int, batches: bool) -> None:
+    def __init__(self, pairs: tuple[_Pair, ...], behaviour: _Behaviour, *, number: int, batches: bool) -> None:
         self._pairs = pairs
         self._behaviour = behaviour
         self._fails = behaviour.fails
@@ -125,7 +230,7 @@ class IdentityInstance:
         ]
 
 
-def _zeros(pair: Pair, batch_size: int | None) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+def _zeros(pair: _Pair, batch_size: int | None) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
     """Zeros (empty strings for BYTES) in place of an optional input; `batch_size` None without batching."""
     shape = pair.absent_shape if batch_size is None else (batch_size, *pair.absent_shape)
     if pair.datatype is DataType.BYTES:

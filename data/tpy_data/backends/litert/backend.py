@@ -8,9 +8,8 @@ from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement,
 from tpy.config.model_config import InstanceKind
 from tpy.errors import InvalidArgument
 from tpy_data.backends.completion import default_max_batch_size
-from tpy_data.backends.file_backend import FileBackend
+from tpy_data.backends.file_backend import FileBackend, model_file
 from tpy_data.backends.litert.interpreter import VERSION, LoadedFile
-from tpy_data.backends.model_file import model_file
 from tpy_data.backends.named_tensors import named_instance
 from tpy_data.backends.parameter_values import parse_integer
 from tpy_data.backends.signature import Signature

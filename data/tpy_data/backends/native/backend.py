@@ -1,7 +1,8 @@
-"""A compiled backend and its loaded models."""
+"""A compiled backend, its loaded models and their instances."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +11,9 @@ import orjson
 from tpy.backend import (
     BackendCapabilities,
     BackendSettings,
+    ExecutionBatch,
+    ExecutionResult,
+    InstanceFailure,
     InstancePlacement,
     LoadedModel,
     ModelContext,
@@ -21,12 +25,50 @@ from tpy.config.json_form import parse_json, to_json
 from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal, TpyError
 from tpy_data.backends.native.calls import PluginCalls
-from tpy_data.backends.native.instance import NativeInstance
 from tpy_data.backends.native.python_side import callables
 from tpy_data.backends.states import ImplicitState, StatefulInstance
 from tpy_data.native import Host, host
 from tpy_data.native.library import answer
 from tpy_data.native.surroundings import surroundings
+
+
+class _NativeInstance:
+    """A `ModelInstance`. The library runs without the interpreter lock."""
+
+    def __init__(self, native: Host, handle: int, name: str, context: ModelContext) -> None:
+        self._host = native
+        self._handle = handle
+        self._name = name
+        self._log = context.log
+        self._run = native.function("tpy_instance_executor")(handle)
+        self.has_readiness_check: bool = bool(native.function("tpy_instance_has_ready")(handle))
+
+    def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
+        """As `ModelInstance.execute`. Requests that the library keeps are answered later. Raises InstanceFailure when it has
+        written beyond a buffer: nothing of this process's memory can be relied upon then."""
+        results: Sequence[ExecutionResult] | None = self._run(batch.requests, batch.times)
+        if results is None:
+            raise InstanceFailure(f"instance '{self._name}' has written beyond the buffer of an output")
+        return results
+
+    def check_ready(self, timeout_s: float) -> bool:
+        """As `tpy.backend.ChecksReadiness`; the time is the server's to watch."""
+        try:
+            answer(self._host.function("tpy_instance_ready")(self._handle))
+        except TpyError as error:
+            self._log("warning", f"instance '{self._name}' is not ready: {error}")
+            return False
+        return True
+
+    def close(self) -> None:
+        """Raises what the library's ModelInstanceFinalize returns."""
+        held = self._host.function("tpy_instance_held")(self._handle)
+        try:
+            answer(self._host.function("tpy_instance_close")(self._handle))
+        finally:
+            if held:
+                self._log("warning", f"instance '{self._name}' ended with {held} requests that its backend never released")
+
 
 _KINDS: Final = (InstanceKind.KIND_AUTO, InstanceKind.KIND_CPU, InstanceKind.KIND_GPU, InstanceKind.KIND_MODEL)
 """In the order of TRITONSERVER_InstanceGroupKind."""
@@ -125,7 +167,7 @@ class NativeModel:
                 tuple(device.device_id for device in placement.secondary_devices),
             )
         )
-        instance = NativeInstance(self._host, handle, placement.name, context)
+        instance = _NativeInstance(self._host, handle, placement.name, context)
         states = state_specs(context.config)
         if not states:
             return instance

@@ -8,7 +8,7 @@ from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstan
 from tpy.backend.batching import PlainBatching
 from tpy.config.model_config import InstanceKind
 from tpy.messages import DataType
-from tpy_data.backends.model_file import model_file
+from tpy_data.backends.file_backend import model_file
 from tpy_data.backends.onnxruntime.device_instance import DeviceOnnxInstance, OnDevice
 from tpy_data.backends.onnxruntime.graphs import NO_CAPTURE
 from tpy_data.backends.onnxruntime.instance import OnnxInstance
@@ -16,7 +16,7 @@ from tpy_data.backends.onnxruntime.providers import providers_for
 from tpy_data.backends.onnxruntime.session import Session, offered_providers
 from tpy_data.backends.onnxruntime.settings import BackendConfig, session_settings
 from tpy_data.backends.onnxruntime.stateful import StatefulOnnxInstance
-from tpy_data.backends.operator_libraries import operator_libraries
+from tpy_data.backends.parameter_values import operator_libraries
 from tpy_data.backends.validation import validate
 
 DEFAULT_FILENAME = "model.onnx"

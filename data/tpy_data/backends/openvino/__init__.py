@@ -24,5 +24,5 @@ def create(settings: BackendSettings) -> Backend:
     # OpenVINO sends an event to its maker when it is imported, and writes an id into the user's home, by this module where it is
     # installed, as pip does. No environment variable of it says no, except those of CI systems.
     with importing(NEEDS, name=settings.name), without_module("openvino_telemetry"):
-        from tpy_data.backends.openvino.backend import openvino_backend
+        from tpy_data.backends.openvino.model import openvino_backend
     return openvino_backend(settings)

@@ -8,7 +8,7 @@ import msgspec
 
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
-from tpy_data.backends.operator_libraries import checked_library
+from tpy_data.backends.parameter_values import checked_library
 
 _COUNTS = ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS")
 _OWN = frozenset({"PERFORMANCE_HINT", "NUM_STREAMS", *_COUNTS})

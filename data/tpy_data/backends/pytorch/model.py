@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -11,20 +11,67 @@ import torch
 from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstance, bound, state_specs
 from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal, Unsupported
-from tpy_data.backends.model_file import model_file as find_model_file
-from tpy_data.backends.operator_libraries import operator_libraries
+from tpy_data.backends.file_backend import model_file as find_model_file
+from tpy_data.backends.parameter_values import operator_libraries
 from tpy_data.backends.pytorch.archive import FileKind, file_kind
 from tpy_data.backends.pytorch.exported import ExportedProgram
 from tpy_data.backends.pytorch.instance import PyTorchInstance
 from tpy_data.backends.pytorch.names import input_positions, output_positions
 from tpy_data.backends.pytorch.package import PackageProgram
-from tpy_data.backends.pytorch.process_wide import PROCESS
 from tpy_data.backends.pytorch.program import Program, load_failure
 from tpy_data.backends.pytorch.script import ScriptProgram
 from tpy_data.backends.pytorch.settings import RUNTIME, ModelSettings, model_settings, without_meaning
 from tpy_data.backends.pytorch.transfer import DeviceTransfer, HostTransfer, Transfer, torch_device
 from tpy_data.backends.pytorch.validation import validate_inputs, validate_outputs
 from tpy_data.backends.states import ImplicitState, StatefulInstance
+
+Log = Callable[[str, str], None]
+_Setter = Callable[..., object]
+
+INTEROP_THREADS = "INTER_OP_THREAD_COUNT"
+SETTERS: Mapping[str, _Setter] = {
+    INTEROP_THREADS: torch.set_num_interop_threads,
+    "ENABLE_JIT_EXECUTOR": torch._C._jit_set_profiling_executor,
+    "ENABLE_JIT_PROFILING": torch._C._jit_set_profiling_mode,
+    "ENABLE_TENSOR_FUSER": torch._C._jit_set_texpr_fuser_enabled,
+}
+
+
+class ProcessSettings:
+    """The values that were set, and the models that set them. Any thread."""
+
+    def __init__(self, setters: Mapping[str, _Setter] = SETTERS) -> None:
+        self._setters = setters
+        self._lock = threading.Lock()
+        self._set: dict[str, tuple[object, str]] = {}
+
+    def apply(self, model_name: str, settings: ModelSettings, log: Log) -> None:
+        """Set what the model asks for, unless another model has set it before."""
+        wanted: dict[str, object] = dict(settings.jit_switches)
+        if settings.interop_threads > 0:
+            wanted[INTEROP_THREADS] = settings.interop_threads
+        with self._lock:
+            for key, value in wanted.items():
+                problem = self._apply_one(key, value, model_name)
+                if problem:
+                    log("warning", f"model '{model_name}': {key} {value} has no effect: {problem}")
+
+    def _apply_one(self, key: str, value: object, model_name: str) -> str:
+        """Returns why the value has no effect; empty when it has."""
+        if key in self._set:
+            first, owner = self._set[key]
+            return "" if first == value else f"it holds for the whole process, where model '{owner}' set it to {first}"
+        try:
+            self._setters[key](value)
+        except RuntimeError as error:
+            return str(error)
+        self._set[key] = (value, model_name)
+        return ""
+
+
+_PROCESS_SETTINGS = ProcessSettings()
+"""Those of this process."""
+
 
 DEFAULT_FILENAME = "model.pt"
 PACKAGE_FILENAME = "model.pt2"
@@ -52,7 +99,7 @@ class PyTorchModel:
         """Load the program that the first instance on no GPU will have, so that a broken model fails here. Raises TpyError."""
         context, config = self._context, self._context.config
         on_gpu = [group.kind is InstanceKind.KIND_GPU for group in config.instance_group]
-        PROCESS.apply(config.name, self._settings, context.log)
+        _PROCESS_SETTINGS.apply(config.name, self._settings, context.log)
         ignored = without_meaning(config, self._kind, on_gpu=any(on_gpu))
         if ignored:
             context.log(

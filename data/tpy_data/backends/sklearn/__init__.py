@@ -26,7 +26,7 @@ def create(settings: BackendSettings) -> Backend:
     with importing(NEEDS, name=settings.name):
         if find_spec("sklearn") is None:  # it is imported with the first model
             raise ImportError("No module named 'sklearn'")
-        from tpy_data.backends.sklearn.backend import sklearn_backend
+        from tpy_data.backends.sklearn.estimator import sklearn_backend
     return sklearn_backend(settings)
 
 

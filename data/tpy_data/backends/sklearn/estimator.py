@@ -1,4 +1,5 @@
-"""An estimator as a model: its inputs are columns of features, an output is what the method of its name returns."""
+"""The sklearn backend. An estimator as a model: its inputs are columns of features, an output is what the method of its name
+returns."""
 
 from __future__ import annotations
 
@@ -8,13 +9,18 @@ from typing import Any, Final
 
 import numpy as np
 
+from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement, ModelContext, ModelInstance
 from tpy.config import ModelConfig
-from tpy.config.model_config import ModelInput
+from tpy.config.model_config import InstanceKind, ModelInput
 from tpy.errors import Internal, InvalidArgument, Unsupported
 from tpy.messages import DataType
 from tpy.messages.datatypes import from_numpy
-from tpy_data.backends.named_tensors import Array
+from tpy_data.backends.completion import default_max_batch_size
+from tpy_data.backends.file_backend import FileBackend
+from tpy_data.backends.named_tensors import Array, named_instance
 from tpy_data.backends.signature import VARIABLE, Signature, TensorInfo
+from tpy_data.backends.sklearn.files import VERSION, Trust, read_estimator, read_trust
+from tpy_data.backends.validation import validate
 
 INPUT: Final = "X"
 TEXT_INPUT: Final = "TEXT"
@@ -179,4 +185,45 @@ def _not_tried(name: str, error: Exception, config: ModelConfig, names: Sequence
     return InvalidArgument(
         f"unable to autofill for '{config.name}': {name} does not take a row of zeros ({type(error).__name__}: "
         f"{(str(error).splitlines() or [''])[0]}); list the inputs and outputs in config.pbtxt{columns}"
+    )
+
+
+class SklearnModel:
+    """A `LoadedModel`: one estimator, which all instances call."""
+
+    def __init__(self, context: ModelContext, trust: Trust) -> None:
+        """Reads the file. Raises TpyError."""
+        self._config = context.config
+        self._estimator = Estimator(read_estimator(context, trust), context.config)
+
+    def signature(self) -> Signature:
+        """As the estimator has it."""
+        return self._estimator.signature
+
+    def prepare(self) -> None:
+        """As `FileModel`: checks the configuration. Raises InvalidArgument."""
+        validate(self._config, self._estimator.signature)
+
+    def create_instance(self, placement: InstancePlacement) -> ModelInstance:
+        """As `LoadedModel`."""
+        return named_instance(self._estimator, self._estimator.signature, self._config)
+
+    def unload(self) -> None:
+        """As `LoadedModel`: the estimator goes with the last instance."""
+        del self._estimator
+
+
+def sklearn_backend(settings: BackendSettings) -> FileBackend:
+    """Raises InvalidArgument for a bad `--backend-config` value."""
+    trust = read_trust(settings.config)
+    capabilities = BackendCapabilities(
+        name=settings.name,
+        default_model_filename="",  # one for each way to save
+        devices=frozenset({InstanceKind.KIND_CPU, InstanceKind.KIND_MODEL}),
+        version=VERSION,
+    )
+    return FileBackend(
+        capabilities,
+        lambda context: SklearnModel(context, trust),
+        default_max_batch_size=default_max_batch_size(settings.config),
     )

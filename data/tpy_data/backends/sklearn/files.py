@@ -15,7 +15,7 @@ import msgspec
 from tpy.backend import ModelContext
 from tpy.errors import Internal, TpyError, Unavailable, Unsupported
 from tpy_data.backends.contents import contents_of
-from tpy_data.backends.model_file import model_file
+from tpy_data.backends.file_backend import model_file
 from tpy_data.backends.parameter_values import parse_boolean
 
 VERSION: Final[str] = importlib.metadata.version("scikit-learn")

@@ -29,5 +29,5 @@ def create(settings: BackendSettings) -> Backend:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors; its native code reads both once
     os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")  # else all sessions have the threads of the first
     with importing(NEEDS, name=settings.name):
-        from tpy_data.backends.tensorflow.backend import tensorflow_backend
+        from tpy_data.backends.tensorflow.model import tensorflow_backend
     return tensorflow_backend(settings)

@@ -16,7 +16,7 @@ from tpy.errors import Internal, InvalidArgument, Unavailable, Unsupported
 from tpy.messages import DataType
 from tpy.messages.datatypes import from_numpy
 from tpy_data.backends.contents import contents_of
-from tpy_data.backends.model_file import read_whole
+from tpy_data.backends.file_backend import read_whole
 from tpy_data.backends.signature import Signature, TensorInfo, tensors_text
 from tpy_data.backends.tensorflow.settings import ModelSettings
 

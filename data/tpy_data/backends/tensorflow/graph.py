@@ -16,7 +16,7 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal, TpyError
 from tpy_data.backends.contents import contents_of
-from tpy_data.backends.model_file import read_whole
+from tpy_data.backends.file_backend import read_whole
 from tpy_data.backends.signature import VARIABLE, Signature, TensorInfo
 from tpy_data.backends.tensorflow.files import Names, datatype_of, meta_graph, signature_of
 from tpy_data.backends.tensorflow.settings import BackendConfig, ModelSettings, read_init_ops

@@ -1,20 +1,65 @@
-"""A loaded version: its sessions."""
+"""The tensorflow backend, and a loaded version: its sessions."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping, Sequence
 
-from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstance, bound
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+
+from tpy.backend import BackendCapabilities, BackendSettings, HostPolicy, InstancePlacement, ModelContext, ModelInstance, bound
 from tpy.config.model_config import InstanceKind
-from tpy_data.backends.model_file import model_path
-from tpy_data.backends.named_tensors import named_instance
-from tpy_data.backends.operator_libraries import operator_libraries
+from tpy.errors import Internal
+from tpy.limits import TENSORFLOW_CALLABLES_MAX
+from tpy_data.backends.file_backend import FileBackend, model_path
+from tpy_data.backends.named_tensors import Array, named_instance
+from tpy_data.backends.parameter_values import operator_libraries
 from tpy_data.backends.signature import Signature
 from tpy_data.backends.tensorflow.files import meta_graph, signature_of
-from tpy_data.backends.tensorflow.graph import LoadedGraph
-from tpy_data.backends.tensorflow.program import SessionProgram
-from tpy_data.backends.tensorflow.settings import GRAPHDEF, BackendConfig, model_settings
+from tpy_data.backends.tensorflow.graph import LoadedGraph, text_of
+from tpy_data.backends.tensorflow.settings import GRAPHDEF, BackendConfig, backend_config, model_settings
 from tpy_data.backends.validation import validate
+
+_Run = Callable[..., list[Array]]
+_FetchKey = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class _SessionProgram:
+    """A `NamedProgram`, used in one thread. For each choice of outputs there is a callable, which costs a quarter of
+    `Session.run`."""
+
+    def __init__(self, graph: LoadedGraph, give_back: Callable[[], object]) -> None:
+        """`give_back` is called when it is closed."""
+        self._graph = graph
+        self._give_back = give_back
+        self._callables: dict[_FetchKey, _Run] = {}
+
+    def run(self, feed: Mapping[str, Array], names: Sequence[str]) -> Sequence[Array]:
+        """As `NamedProgram`."""
+        try:
+            return self._callable((tuple(feed), tuple(names)))(*feed.values())
+        except Exception as error:
+            raise Internal(f"TensorFlow execute failure: {text_of(error)}") from error
+
+    def close(self) -> None:
+        """As `NamedProgram`."""
+        self._callables.clear()
+        self._give_back()
+
+    def _callable(self, key: _FetchKey) -> _Run:
+        run = self._callables.get(key)
+        if run is None:
+            graph = self._graph
+            options = config_pb2.CallableOptions(
+                feed=[graph.input_names[name] for name in key[0]], fetch=[graph.output_names[name] for name in key[1]]
+            )
+            run = graph.session._make_callable_from_options(options)  # what Keras runs its graphs by, too
+            if len(self._callables) >= TENSORFLOW_CALLABLES_MAX:
+                del self._callables[next(iter(self._callables))]
+            self._callables[key] = run
+        return run
+
 
 SAVEDMODEL_FOLDER = "model.savedmodel"
 GRAPHDEF_FILE = "model.graphdef"
@@ -110,7 +155,7 @@ class TensorFlowModel:
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
         """Raises TpyError."""
         graph = self.graph(placement)
-        program = SessionProgram(graph, lambda: self.give_back(placement, graph))
+        program = _SessionProgram(graph, lambda: self.give_back(placement, graph))
         return named_instance(program, graph.signature, self._context.config)
 
     def unload(self) -> None:
@@ -123,3 +168,31 @@ class TensorFlowModel:
     def _first_placement(self) -> InstancePlacement:
         anywhere = InstancePlacement(name=self._context.name, kind=InstanceKind.KIND_CPU)
         return next(iter(self._context.placements), anywhere)
+
+
+_INSTANCES_ON_CPU = 2
+"""Triton's default count for TensorFlow models on a CPU."""
+
+
+def tensorflow_backend(settings: BackendSettings) -> FileBackend:
+    """Raises InvalidArgument for a bad `--backend-config` value."""
+    config = backend_config(settings.config)
+    tf.get_logger().setLevel("ERROR")  # it warns of its own older interfaces
+    devices = {InstanceKind.KIND_CPU, InstanceKind.KIND_MODEL}
+    if tf.config.list_physical_devices("GPU"):
+        devices.add(InstanceKind.KIND_GPU)
+    capabilities = BackendCapabilities(
+        name=settings.name,
+        default_model_filename=SAVEDMODEL_FOLDER,
+        devices=frozenset(devices),
+        default_count=_INSTANCES_ON_CPU,
+        implicit_state=True,
+        ragged=True,
+        batch_io=True,
+        version=tf.__version__,
+    )
+    return FileBackend(
+        capabilities,
+        lambda context: TensorFlowModel(context, config),
+        default_max_batch_size=config.default_max_batch_size,
+    )

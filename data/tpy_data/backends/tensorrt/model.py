@@ -10,7 +10,7 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
 from tpy.devices import Device
 from tpy.errors import InvalidArgument
-from tpy_data.backends.model_file import model_file
+from tpy_data.backends.file_backend import model_file
 from tpy_data.backends.states import ImplicitState, StatefulInstance
 from tpy_data.backends.tensorrt.execution import Demand, Execution, Plan
 from tpy_data.backends.tensorrt.graph_specs import graph_specs
