@@ -13,8 +13,8 @@ from tests.e2e.server import ServerProcess, tells_model_failure
 
 from .attacker import Attacker
 
-_REFUSALS = ('"Poll failed for model directory ', '"failed to load ')
-"""Errors in the log that say what they should: a model's owner is told why it is not served."""
+_REFUSALS = ('"Poll failed for model directory ', '"failed to load ', " message_lite.cc:")
+"""Errors in the log that say what they should: a model's owner is told why it is not served, by DALI's parser, too."""
 
 
 @pytest.fixture(scope="session")
