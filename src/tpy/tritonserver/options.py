@@ -134,7 +134,7 @@ def flags_of(options: Options) -> dict[str, Any]:
 
 
 def log_taker(callback: LogCallback | None) -> LogTaker | None:
-    """Calls the callback with each record."""
+    """A function that calls the callback with each record."""
     if callback is None:
         return None
 

@@ -184,6 +184,8 @@ def test_what_must_be_there() -> None:
     missing_te = refused(without=b"te")
     assert (missing_te.http_status, missing_te.status) == (400, Status.UNKNOWN)
     assert "te: trailers" in missing_te.message
+    assert head((b"endpoint-load-metrics-format", b"text")).load_format == "text"
+    assert head().load_format == ""
     get = parse_request_head(((b":method", b"GET"), *BASE[1:]), 4096).refused
     assert get is not None
     assert (get.http_status, get.message) == (405, "gRPC calls use the method POST, got 'GET'")

@@ -1,0 +1,1 @@
+"""Repositories in the emulators of Azure and Google Cloud Storage, which `make test-clouds` installs."""
