@@ -9,7 +9,7 @@ from fuzz.chance import Chance
 from fuzz.target import Target, Violation
 from fuzz.tensors import random_tensor, same
 from tpy.messages import ParameterValue
-from tpy_data.cache.core.key import KEY_BYTES
+from tpy_data.cache.core.entry import KEY_BYTES
 from tpy_data.cache.core.lru import LruCore
 from tpy_data.cache.core.wire import NotAnEntry, read_entry, write_entry
 

@@ -18,8 +18,7 @@ from tpy.remote.core import messages as m
 from tpy.remote.core import questions as q
 from tpy.remote.core.answerer import Answerer
 from tpy.remote.core.caller import Caller
-from tpy.remote.core.errors import ProtocolError
-from tpy.remote.core.framing import FrameSplitter
+from tpy.remote.core.framing import FrameSplitter, ProtocolError
 from tpy.remote.core.tensors import Bytes, message_of, request_of, response_of, submit_of
 
 REGION_BYTES = 4096

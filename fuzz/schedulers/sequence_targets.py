@@ -14,8 +14,8 @@ from tpy_data.schedulers.core.contract import Action, Outcome, Refuse, Scheduler
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.factory import sequence_core
 from tpy_data.schedulers.core.overlap import OverlapTerms
+from tpy_data.schedulers.core.sequence_batcher import OldestBatcher
 from tpy_data.schedulers.core.sequence_core import SequenceCore
-from tpy_data.schedulers.core.sequence_oldest import OldestBatcher
 from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOptions
 
 RULES = (*VERBS, *(outcome.name for outcome in Outcome), *(end.name for end in SequenceEnd))

@@ -29,7 +29,7 @@ from tpy.limits import LOST_LINES_TOLD_S
 from tpy.regions import maps
 from tpy.reloading import reload, reloaded
 from tpy.remote import EngineGone, EngineLink, open_engine, remote_services
-from tpy.remote.wire import SocketWire
+from tpy.remote.link import SocketWire
 from tpy.telemetry.logs import LogController
 
 _log = logging.getLogger(__name__)

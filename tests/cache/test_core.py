@@ -7,8 +7,7 @@ import pytest
 
 from tpy.messages import DataType, InferenceRequest, SequencePosition, Tensor
 from tpy.messages.tensors import ELEMENT_BYTES
-from tpy_data.cache.core.entry import ENTRY_BYTES, PARAMETER_BYTES, TENSOR_BYTES, entry_bytes, keep
-from tpy_data.cache.core.key import KEY_BYTES, RequestKey
+from tpy_data.cache.core.entry import ENTRY_BYTES, KEY_BYTES, PARAMETER_BYTES, TENSOR_BYTES, RequestKey, entry_bytes, keep
 from tpy_data.cache.core.lru import LruCore
 
 KEY = RequestKey(("m", 1))

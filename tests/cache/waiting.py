@@ -6,8 +6,8 @@ import numpy as np
 import trio
 
 from tpy.messages import DataType, Tensor
-from tpy_data.cache.contract import ResponseCache
 from tpy_data.cache.core.entry import CachedResponse
+from tpy_data.cache.store import ResponseCache
 
 KEY = bytes(range(32))
 

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.server import ServerProcess
 from tpy.errors import ErrorCode
 from tpy.frontends.grpc.calls import GRPC_STATUS
-from tpy.frontends.http.codec.status import HTTP_STATUS
+from tpy.frontends.http.codec.response import HTTP_STATUS
 
 from .deviations import DEVIATIONS
 from .grpc_cases import CASES

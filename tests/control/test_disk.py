@@ -371,7 +371,7 @@ async def test_polling_alone_finds_changes_too(disk: Disk, monkeypatch: pytest.M
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError(28, "no watches left")
 
-    monkeypatch.setattr("tpy_control.sources.watching.watch", refuse)
+    monkeypatch.setattr("tpy_control.sources.disk.watch", refuse)
     async with disk.running(ControlMode.POLL, settle_ms=20, poll_ms=20):
         make_model(disk.repository)
         await disk.wait_ready({1})

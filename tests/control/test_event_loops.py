@@ -55,7 +55,7 @@ def test_polling_without_events(run: Run, tmp_path: Path, monkeypatch: pytest.Mo
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError(28, "no watches left")
 
-    monkeypatch.setattr("tpy_control.sources.watching.watch", refuse)
+    monkeypatch.setattr("tpy_control.sources.disk.watch", refuse)
 
     async def test() -> None:
         (tmp_path / "repo").mkdir()

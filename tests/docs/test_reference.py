@@ -19,7 +19,7 @@ from tpy.errors import ErrorCode
 from tpy.flag import Support
 from tpy.frontends.grpc.calls import GRPC_STATUS
 from tpy.frontends.http.app import create_app
-from tpy.frontends.http.codec.status import HTTP_STATUS
+from tpy.frontends.http.codec.response import HTTP_STATUS
 from tpy.telemetry.host import SERVER_FAMILIES
 
 from .pages import ROOT

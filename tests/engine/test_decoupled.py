@@ -19,7 +19,7 @@ from tpy.errors import InvalidArgument
 from tpy.limits import DECOUPLED_RESPONSES_WAITING_MAX, RESPONSE_STATISTICS_MAX
 from tpy.messages import DataType, InferenceResponse, ModelStatistics, Tensor
 from tpy.services import RequestHandle
-from tpy_data.engine.requests.response_statistics import Kind, ResponseCounters
+from tpy_data.engine.requests.statistics import Kind, ResponseCounters
 from tpy_data.executors.executor import ThreadExecutor
 
 from .fakes import Rig, ScriptedBackend, config, dynamic, request, rig, values

@@ -11,8 +11,7 @@ import pytest
 from tpy.clock import SystemClock
 from tpy.errors import Internal, InvalidArgument
 from tpy.limits import FAILURE_REPORTS_MAX, FAILURE_REPORTS_S
-from tpy_data.engine.requests.batch import Batch
-from tpy_data.engine.requests.failure_log import FailureLog
+from tpy_data.engine.requests.batch import Batch, FailureLog
 
 
 def ticket(request_id: str) -> Any:

@@ -16,7 +16,7 @@ from tpy.backend import ExecutionBatch, ExecutionResult
 from tpy.config.model_config import InitialState, SequenceBatching, SequenceState, TransactionPolicy
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType, ModelState, Tensor
-from tpy_data.engine.loading.initial_states import InitialStates
+from tpy_data.engine.loading.model_files import InitialStates
 
 from .fakes import RecordingSink, replace, request, rig, values
 from .sequences import STATE, Seen, direct, of, oldest, seen, sequence_backend, sequence_config, summing

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.pace import at_pace
 from tpy._proto import message_class
-from tpy.http2.frames import frame_header, settings_frame
+from tpy.http2.codes import frame_header, settings_frame
 from tpy.load import Answer, BrokenAnswer, InferCall, Place, encode_grpc, encode_http, error_text, read_grpc, read_http
 from tpy.load.core.http1 import AnswerReader, EventSplitter
 from tpy.load.core.http2 import GrpcConnection, frame_message

@@ -17,10 +17,9 @@ from tpy.messages import DataType, IndexEntry, InferenceRequest, InferenceRespon
 from tpy.remote import EngineLink, open_engine, remote_services
 from tpy.remote.core.messages import FROM_FRONTEND
 from tpy.remote.engine_side import FrontendSession, run_session
-from tpy.remote.link import Link
+from tpy.remote.link import Link, StreamWire
 from tpy.remote.memory import create_memory
 from tpy.remote.publisher import Publisher
-from tpy.remote.wire import StreamWire
 from tpy.services import Services
 
 

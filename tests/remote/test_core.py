@@ -18,8 +18,7 @@ from tpy.limits import REMOTE_FRAME_BYTES_MAX
 from tpy.messages import DataType, InferenceRequest, LogSettings, ServerMetadata, Tensor
 from tpy.remote.core import messages as m
 from tpy.remote.core.arena import Arena
-from tpy.remote.core.errors import ProtocolError
-from tpy.remote.core.framing import FrameSplitter, frame
+from tpy.remote.core.framing import FrameSplitter, ProtocolError, frame
 from tpy.remote.core.replica import ANY_NAME, ModelEntry, RemoteError, Replica, ReplicaUpdate, ServerState
 from tpy.remote.core.tensors import request_of, submit_of
 

@@ -13,8 +13,7 @@ from tests.frontends.http.fakes import FakeServices, describe
 from tpy.limits import REMOTE_SEEN_S_MAX
 from tpy.messages import IndexEntry, ModelState
 from tpy.remote.core import messages as m
-from tpy.remote.core.errors import ProtocolError
-from tpy.remote.core.framing import FrameSplitter
+from tpy.remote.core.framing import FrameSplitter, ProtocolError
 from tpy.remote.core.replica import ReplicaUpdate
 from tpy.remote.publisher import Publisher, Subscription
 

@@ -34,7 +34,7 @@ from tpy.regions import RegionRegistry
 from tpy.remote import engine_side
 from tpy.remote.core import questions as q
 from tpy.services import Services
-from tpy.telemetry.log_tail import LogTail
+from tpy.telemetry.logs import LogTail
 from tpy.testing import FakeDevice
 from tpy.testing.loop_guard import LoopGuard
 from tpy.units import MIB

@@ -14,10 +14,10 @@ from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.instance_pool import InstancePool
 from tpy_data.schedulers.core.rate_limiter import Demand, Grant, RateLimiterCore, Supply
 from tpy_data.schedulers.core.sequence_backlog import SequenceBacklog
-from tpy_data.schedulers.core.sequence_direct import DirectBatcher
-from tpy_data.schedulers.core.sequence_instance import SequenceInstance
+from tpy_data.schedulers.core.sequence_batcher import DirectBatcher
 from tpy_data.schedulers.core.sequence_line import SequenceLine
 from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOptions, sequence_options
+from tpy_data.schedulers.core.sequence_slots import SequenceInstance
 
 GPU = ("R1", 0)
 

@@ -33,7 +33,7 @@ from tpy.regions import RegionRegistry
 from tpy.services import Services
 from tpy.state import ModelStateStore
 from tpy.telemetry.logs import LogController
-from tpy.telemetry.traces.options import TraceOptions
+from tpy.telemetry.traces.trace import TraceOptions
 from tpy.telemetry.traces.tracer import Tracer
 from tpy.testing.trio_clock import TrioClock
 from tpy.units import NS_PER_MS, NS_PER_S

@@ -7,8 +7,7 @@ import logging
 
 from tpy import limits
 from tpy.messages import LogSettings
-from tpy.telemetry.log_tail import LogTail
-from tpy.telemetry.logs import LogController
+from tpy.telemetry.logs import LogController, LogTail
 
 
 async def test_the_newest_lines_are_kept() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpy.assembly.tables import table
+from tpy.assembly.announcement import table
 
 
 def test_a_long_reason_is_wrapped_and_nothing_of_it_is_lost() -> None:

@@ -14,7 +14,7 @@ from tpy.backend import ModelMetrics
 from tpy.errors import AlreadyExists, NotFound, TpyError
 from tpy.limits import CACHE_ENTRY_BYTES_MAX, NATIVE_CACHE_CALL_S_MAX
 from tpy.units import NS_PER_S
-from tpy_data.cache.core.key import KEY_BYTES
+from tpy_data.cache.core.entry import KEY_BYTES
 from tpy_data.cache.options import CompiledCacheOptions
 from tpy_data.cache.store import StoreRefusal, StoreUnavailable
 from tpy_data.native.library import answer, host

@@ -9,9 +9,9 @@ from tpy.clock import Clock
 from tpy.limits import CACHE_INLINE_BYTES_MAX, CACHE_JOBS_MAX
 from tpy.messages import CacheStatistics, ParameterValue, Tensor, held_bytes
 from tpy.units import NS_PER_US
-from tpy_data.cache.contract import InsertWaiter, LookupWaiter
 from tpy_data.cache.core.entry import CachedResponse, entry_bytes, keep
 from tpy_data.cache.core.lru import LruCore
+from tpy_data.cache.store import InsertWaiter, LookupWaiter
 from tpy_data.executors.executor import Worker
 
 _log = logging.getLogger(__name__)

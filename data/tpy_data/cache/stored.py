@@ -22,10 +22,9 @@ from tpy.limits import (
 )
 from tpy.messages import CacheStatistics, ParameterValue, Tensor, held_bytes
 from tpy.units import NS_PER_S, NS_PER_US
-from tpy_data.cache.contract import InsertWaiter, LookupWaiter
 from tpy_data.cache.core.entry import CachedResponse
 from tpy_data.cache.core.wire import NotAnEntry, NotWritable, read_entry, write_entry
-from tpy_data.cache.store import Store, StoreRefusal, StoreUnavailable
+from tpy_data.cache.store import InsertWaiter, LookupWaiter, Store, StoreRefusal, StoreUnavailable
 from tpy_data.executors.executor import Executor
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from tpy.frontends.transport import ListenOptions
 from tpy.messages import LogSettings
 from tpy.telemetry.access_log import AccessLogOptions
 from tpy.telemetry.latencies import LatencyOptions
-from tpy.telemetry.traces.options import TraceOptions
+from tpy.telemetry.traces.trace import TraceOptions
 from tpy_control.options import ControlOptions
 from tpy_data.cache.options import CacheOptions
 from tpy_data.engine.instances.restarts import RestartOptions

@@ -16,8 +16,7 @@ import msgspec
 import orjson
 
 from tpy import __version__
-from tpy.cli.doctor_backends import backends, disks, plug_ins, version_of
-from tpy.cli.finding import Finding, Verdict
+from tpy.cli.doctor_backends import Finding, Verdict, backends, disks, plug_ins, version_of
 from tpy.cli.serve import visible_gpus
 from tpy.hot import codec
 from tpy.limits import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import importlib
 import os
 import shutil
@@ -10,13 +11,32 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from tpy.cli.finding import Finding, Verdict
+import msgspec
+
 from tpy.errors import Unavailable
 from tpy.limits import DOCTOR_DISK_BYTES_MIN
 from tpy.units import MIB
 from tpy_data.backends.creation import Needs
 from tpy_data.native.building import built_folder, compiler
 from tpy_data.registry import ENTRY_POINT_GROUP
+
+
+class Verdict(enum.Enum):
+    """The severity of a finding."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+    """A server would not start, or not serve."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line: what was looked at, what was found, and what to do about it where something is wrong."""
+
+    subject: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
 
 
 def backends() -> Iterator[Finding]:

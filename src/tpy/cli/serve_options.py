@@ -7,7 +7,7 @@ import re
 import secrets
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,9 +17,7 @@ from tpy.backend import HostPolicy
 from tpy.backend.host_policy import parse_host_policies
 from tpy.cli.cache_options import cache_options, without_password
 from tpy.cli.flags import FLAGS
-from tpy.cli.metrics_options import read_metrics_config
 from tpy.cli.parsing import UsageError
-from tpy.cli.rate_options import rate_limit_supply
 from tpy.cli.trace_options import trace_options
 from tpy.config import RequestTimeout
 from tpy.errors import InvalidArgument, TpyError
@@ -28,8 +26,10 @@ from tpy.frontends.restrictions import restricting_headers
 from tpy.frontends.table import frontends
 from tpy.frontends.tls_flags import unused_tls_files
 from tpy.frontends.transport import UNIX, ListenOptions
+from tpy.limits import SUMMARY_QUANTILES_MAX
 from tpy.messages import LogSettings
 from tpy.telemetry.access_log import AccessLogOptions
+from tpy.telemetry.latencies import LatencyOptions
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control.address import CloudAddress, parse_address
 from tpy_control.options import ControlMode, ControlOptions, Readiness
@@ -37,6 +37,76 @@ from tpy_control.sources import CloudEnvironment, CloudOptions
 from tpy_data.engine.instances.gpu_limits import parse_gpu_limits
 from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.schedulers.core import StartDelay
+from tpy_data.schedulers.core.rate_limiter import Supply
+
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+_NAMES = ("counter_latencies", "histogram_latencies", "summary_latencies", "summary_quantiles")
+
+
+def _read_metrics_config(pairs: Sequence[str]) -> tuple[bool, LatencyOptions]:
+    """Returns whether there are counters of latencies, and the distributions. Raises UsageError for a pair that means nothing."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--metrics-config: expected <name>=<value>, got '{pair}'")
+        if name not in _NAMES:
+            raise UsageError(f"--metrics-config {pair}: expected one of {', '.join(_NAMES)}")
+        if name != "summary_quantiles" and text.lower() not in _TRUTHS:
+            raise UsageError(f"--metrics-config {pair}: expected true or false")
+        found[name] = text
+    truths = {name: _TRUTHS[text.lower()] for name, text in found.items() if name != "summary_quantiles"}
+    latencies = LatencyOptions(
+        histograms=truths.get("histogram_latencies", False), summaries=truths.get("summary_latencies", False)
+    )
+    if "summary_quantiles" in found:
+        latencies = msgspec.structs.replace(latencies, quantiles=_quantiles(found["summary_quantiles"]))
+    return truths.get("counter_latencies", True), latencies
+
+
+def _quantiles(text: str) -> tuple[float, ...]:
+    """The quantiles, each with the error that may be made in finding it: none is made here."""
+    found = []
+    for part in text.split(","):
+        quantile, colon, error = part.partition(":")
+        try:
+            numbers = float(quantile), float(error)
+        except ValueError:
+            numbers = (-1.0, -1.0)
+        if not colon or not all(0 <= number <= 1 for number in numbers):
+            raise UsageError(
+                f"--metrics-config summary_quantiles: expected <quantile>:<error>, two numbers from 0 to 1, got '{part}', as in "
+                "summary_quantiles=0.5:0.05,0.99:0.001"
+            )
+        found.append(numbers[0])
+    if len(found) > SUMMARY_QUANTILES_MAX:
+        raise UsageError(
+            f"--metrics-config summary_quantiles: {len(found)} quantiles, at most {SUMMARY_QUANTILES_MAX} are allowed"
+        )
+    return tuple(dict.fromkeys(found))
+
+
+_COUNT_MAX = 2**32 - 1
+"""Counts are uint32 in a model's configuration."""
+
+
+def _rate_limit_supply(mode: str, resources: Sequence[str]) -> Supply | None:
+    """The resources of the rate limiter; None: nothing is rate limited. Raises UsageError, also where it is off."""
+    counts: dict[tuple[str, int | None], int] = {}
+    for text in resources:
+        name, *rest = text.split(":")
+        numbers = [int(part) for part in rest if part.isascii() and part.isdigit() and len(part) <= 10]
+        if not name or len(numbers) != len(rest) or len(rest) not in (1, 2) or numbers[0] > _COUNT_MAX:
+            raise UsageError(
+                "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. "
+                f"Got {text}"
+            )
+        key = (name, numbers[1] if len(numbers) == 2 else None)
+        if key in counts:
+            raise UsageError(f"--rate-limit-resource: '{text}' gives a count that was given before")
+        counts[key] = numbers[0]
+    return Supply(counts=counts) if mode == "execution_count" else None
+
 
 NO_ENVIRONMENT: Mapping[str, str] = {}
 
@@ -139,7 +209,7 @@ def server_options(
         frontend_processes=v.frontend_processes,
         metrics=_metrics(v),
         cache=cache_options(v.cache_config, v.response_cache_byte_size, environment, v.cache_directory),
-        rate_limit=rate_limit_supply(v.rate_limit, v.rate_limit_resource),
+        rate_limit=_rate_limit_supply(v.rate_limit, v.rate_limit_resource),
         request_timeout=RequestTimeout(v.request_timeout),
         restarts=RestartOptions(
             wait_s=float(v.instance_restart_wait),
@@ -306,7 +376,7 @@ def _place_flag(name: str, *, is_unix: bool) -> str:
 
 
 def _metrics(v: _Values) -> MetricsOptions:
-    counter_latencies, latencies = read_metrics_config(v.metrics_config)
+    counter_latencies, latencies = _read_metrics_config(v.metrics_config)
     return MetricsOptions(
         interval_ms=v.metrics_interval_ms,
         machine=v.allow_cpu_metrics,

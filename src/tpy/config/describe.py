@@ -1,12 +1,28 @@
-"""Describes the model of a configuration to clients."""
+"""Describes the model of a configuration to clients, and what one is answered that asked for an output which the model did not
+make: an error, or the others, as in Triton."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from tpy.config.missing_outputs import requires_outputs
 from tpy.config.model_config import ModelConfig
 from tpy.messages.models import ModelDescription, TensorDescription
+
+PARAMETER: Final = "TPY_MISSING_OUTPUTS"
+"""The model parameter that says so."""
+
+ERROR: Final = "error"
+LEAVE_OUT: Final = "leave_out"
+VALUES: Final = (ERROR, LEAVE_OUT)
+
+
+def requires_outputs(config: ModelConfig) -> bool:
+    """Returns True if each response must have what was asked for. Responses of decoupled models may have any part of it, and what
+    an ensemble's members did not make is Triton's affair there."""
+    if config.decoupled or config.ensemble_scheduling is not None:
+        return False
+    return config.parameter(PARAMETER, ERROR) != LEAVE_OUT
 
 
 def describe(

@@ -1,5 +1,8 @@
 """CudaDevice: a GPU, through the driver's own library. No CUDA installation is needed, and no framework: what they allocate in
-this process is in the same (primary) context, so their memory and streams are ours and ours theirs."""
+this process is in the same (primary) context, so their memory and streams are ours and ours theirs.
+
+CUDA graphs: work of a stream that is recorded once, and queued as a whole.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,71 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from tpy import dlpack
 from tpy.devices import cuda_ipc
-from tpy.devices.cuda_graph import GRAPH_SIGNATURES, capture
 from tpy.devices.device import Bytes, DeviceMemory, Graph, IpcAddress, Stream
 from tpy.errors import Internal, InvalidArgument, Unavailable
+
+_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: what other threads do is no concern of the recording
+
+_GRAPH_SIGNATURES = {
+    "cuStreamBeginCapture_v2": (ctypes.c_void_p, ctypes.c_int),
+    "cuStreamEndCapture": (ctypes.c_void_p, ctypes.c_void_p),
+    "cuGraphInstantiateWithFlags": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ulonglong),
+    "cuGraphLaunch": (ctypes.c_void_p, ctypes.c_void_p),
+    "cuGraphExecDestroy": (ctypes.c_void_p,),
+    "cuGraphDestroy": (ctypes.c_void_p,),
+}
+"""The functions of cuda.h that are used here: argument types."""
+
+
+class _Driver(Protocol):
+    """Calls the driver's functions in a device's context (`CudaDevice`)."""
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Raises TpyError."""
+        ...
+
+    def call_quietly(self, name: str, *arguments: object) -> None:
+        """The same, for what is given back."""
+        ...
+
+
+class _CudaGraph:
+    """Implements `Graph`."""
+
+    def __init__(self, driver: _Driver, handle: int | None) -> None:
+        self._driver = driver
+        self._handle = handle
+        weakref.finalize(self, driver.call_quietly, "cuGraphExecDestroy", handle).atexit = False
+
+    def launch(self, stream: Stream) -> None:
+        """As `Graph`."""
+        self._driver.call("cuGraphLaunch", self._handle, stream.handle)
+
+
+def capture(driver: _Driver, stream: Stream, record: Callable[[], None]) -> _CudaGraph:
+    """As `Device.capture`."""
+    graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+    driver.call("cuStreamBeginCapture_v2", stream.handle, _THREAD_LOCAL)
+    try:
+        record()
+    except BaseException:
+        driver.call_quietly("cuStreamEndCapture", stream.handle, ctypes.pointer(graph))
+        if graph.value:
+            driver.call_quietly("cuGraphDestroy", graph)
+        raise
+    driver.call("cuStreamEndCapture", stream.handle, ctypes.pointer(graph))
+    try:
+        driver.call("cuGraphInstantiateWithFlags", ctypes.pointer(executable), graph, 0)
+    finally:
+        driver.call_quietly("cuGraphDestroy", graph)
+    return _CudaGraph(driver, executable.value)
+
 
 _LIBRARY = "libcuda.so.1"
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
@@ -55,7 +114,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuIpcGetMemHandle": (ctypes.c_void_p, ctypes.c_uint64),
     "cuIpcOpenMemHandle_v2": (ctypes.c_void_p, _IpcHandle, ctypes.c_uint),
     "cuIpcCloseMemHandle": (ctypes.c_uint64,),
-    **GRAPH_SIGNATURES,
+    **_GRAPH_SIGNATURES,
 }
 """The functions of cuda.h that are used, with their argument types; each returns a CUresult."""
 

@@ -1,8 +1,10 @@
-"""The numbers of HTTP/2: frame types, flags, settings, error codes; and what ends a connection."""
+"""The numbers of HTTP/2: frame types, flags, settings, error codes; what ends a connection; and frames as bytes."""
 
 from __future__ import annotations
 
 import enum
+import struct
+from collections.abc import Iterable
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -70,3 +72,45 @@ class ConnectionFault(Exception):
         super().__init__(text)
         self.code = code
         self.text = text
+
+
+_HEADER = struct.Struct(">HBBBI")
+read_frame_header = _HEADER.unpack_from
+"""(length // 256, length % 256, type, flags, stream id with the reserved bit) at an offset of a buffer."""
+
+_U32 = struct.Struct(">I")
+
+
+def frame_header(length: int, kind: int, flags: int, stream_id: int) -> bytes:
+    """The nine bytes before a payload of `length` bytes."""
+    return _HEADER.pack(length >> 8, length & 0xFF, kind, flags, stream_id)
+
+
+def settings_frame(values: Iterable[tuple[int, int]]) -> bytes:
+    """SETTINGS with (identifier, value) pairs."""
+    payload = b"".join(struct.pack(">HI", *pair) for pair in values)
+    return frame_header(len(payload), SETTINGS, 0, 0) + payload
+
+
+SETTINGS_ACK = frame_header(0, SETTINGS, ACK, 0)
+
+
+def ping_frame(payload: bytes, *, ack: bool) -> bytes:
+    """PING with eight bytes."""
+    return frame_header(8, PING, ACK if ack else 0, 0) + payload
+
+
+def window_update_frame(stream_id: int, increment: int) -> bytes:
+    """WINDOW_UPDATE; stream 0 is the connection."""
+    return frame_header(4, WINDOW_UPDATE, 0, stream_id) + _U32.pack(increment)
+
+
+def rst_stream_frame(stream_id: int, code: Http2Code) -> bytes:
+    """RST_STREAM."""
+    return frame_header(4, RST_STREAM, 0, stream_id) + _U32.pack(code)
+
+
+def goaway_frame(last_stream_id: int, code: Http2Code, text: str = "") -> bytes:
+    """GOAWAY; `text` is for whoever reads the peer's log."""
+    payload = struct.pack(">II", last_stream_id, code) + text.encode()
+    return frame_header(len(payload), GOAWAY, 0, 0) + payload

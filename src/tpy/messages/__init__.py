@@ -23,7 +23,6 @@ from tpy.messages.explanation import (
     SequenceActivity,
     WaitReason,
 )
-from tpy.messages.graphs import GraphNode, GraphTensor, ModelGraph
 from tpy.messages.inference import (
     FINAL_ONLY,
     InferenceRequest,
@@ -32,10 +31,20 @@ from tpy.messages.inference import (
     Residency,
     SequencePosition,
 )
-from tpy.messages.models import ModelDescription, TensorDescription
+from tpy.messages.models import (
+    ConfigCheck,
+    ConfigProblem,
+    GraphNode,
+    GraphTensor,
+    IndexEntry,
+    LoadRequest,
+    ModelDescription,
+    ModelGraph,
+    ModelState,
+    TensorDescription,
+)
 from tpy.messages.places import HOST, MemoryType, Place
 from tpy.messages.recordings import Contents, RecordedFile, RecordingOptions, RecordingState, RecordingStatus
-from tpy.messages.repository import ConfigCheck, ConfigProblem, IndexEntry, LoadRequest, ModelState
 from tpy.messages.server import GpuUse, LogLine, LogSettings, ServerMetadata
 from tpy.messages.shared_memory import CudaRegistration, RegionFacts, RegionKind, Registration, SystemRegistration
 from tpy.messages.statistics import (

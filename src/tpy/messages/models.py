@@ -1,7 +1,8 @@
-"""A served model version as frontends see it."""
+"""A served model version as frontends see it, the graph in its file, and the model repository (model_repository extension)."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 
 import msgspec
@@ -49,3 +50,88 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     def batches(self) -> bool:
         """True if the first dimension of every tensor is the batch."""
         return self.max_batch_size > 0
+
+
+class ModelState(enum.Enum):
+    """State of one model version; values are the words of the repository index."""
+
+    UNKNOWN = "UNKNOWN"
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+class IndexEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the index. `version` and `state` are None for a model that was never loaded."""
+
+    name: str
+    version: int | None = None
+    state: ModelState | None = None
+    reason: str = ""
+    namespace: str = ""
+
+
+class ConfigProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong with a configuration, `severity` "error" or "warning". `field` is a path as `input[0].dims`, "" the
+    whole; `line` and `column` count from 1, 0: not known. `expected` says what would be right, where that adds to it."""
+
+    severity: str
+    message: str
+    field: str = ""
+    line: int = 0
+    column: int = 0
+    expected: str = ""
+
+
+class ConfigCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration of a model as it was checked, without loading anything. `text` is what was checked, of `file` in the
+    model's folder, "" where it was given or where there is none. `config_json` is the same, normalised and in JSON, "" where it
+    cannot be read. Of the version folders (`versions`) its policy selects `selected`."""
+
+    problems: tuple[ConfigProblem, ...]
+    text: str = ""
+    file: str = ""
+    config_json: str = ""
+    versions: tuple[int, ...] = ()
+    selected: tuple[int, ...] = ()
+
+
+class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A load call. `config_json` replaces config.pbtxt for this load; `files` maps `<version>/<path>` to content and makes a
+    model directory of its own (needs `config_json`). Sizes are bounded by `limits.LOAD_OVERRIDE_BYTES_MAX`."""
+
+    model_name: str
+    config_json: str | None = None
+    files: Mapping[str, bytes] = msgspec.field(default_factory=dict)
+
+
+class GraphTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor. `datatype` "" and `shape` None: the file does not tell; a size is a number, a name, or -1 for one that is not
+    known."""
+
+    name: str
+    datatype: str = ""
+    shape: tuple[int | str, ...] | None = None
+
+
+class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node. `domain` "": the operator is one of the standard. `inputs` are names of tensors, weights among them; `subgraphs`
+    names of attributes that are graphs, as the branches of an If."""
+
+    operator: str
+    name: str = ""
+    domain: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[GraphTensor, ...] = ()
+    subgraphs: tuple[str, ...] = ()
+
+
+class ModelGraph(msgspec.Struct, frozen=True, kw_only=True):
+    """A graph: the first of its nodes, in the order of the file. `node_count` counts all."""
+
+    file: str
+    inputs: tuple[GraphTensor, ...] = ()
+    outputs: tuple[GraphTensor, ...] = ()
+    nodes: tuple[GraphNode, ...] = ()
+    node_count: int = 0

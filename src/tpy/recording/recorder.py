@@ -22,12 +22,16 @@ from tpy.credentials import without_credentials
 from tpy.echo import echo
 from tpy.errors import AlreadyExists, ErrorCode, Internal, InvalidArgument, Unsupported
 from tpy.limits import (
+    RECORDING_BYTES_MAX,
     RECORDING_CLOSE_S_MAX,
     RECORDING_ENTRY_BYTES_MAX,
     RECORDING_FILES_LOOKED_AT_MAX,
     RECORDING_FILES_SHOWN_MAX,
     RECORDING_HELD_BYTES_MAX,
     RECORDING_HELD_REQUESTS_MAX,
+    RECORDING_PATTERNS_MAX,
+    RECORDING_REQUESTS_MAX,
+    RECORDING_SECONDS_MAX,
     RECORDING_SEQUENCES_MAX,
 )
 from tpy.messages import (
@@ -43,11 +47,29 @@ from tpy.messages import (
 from tpy.messages.records import RequestRecord
 from tpy.observers import RequestObserver
 from tpy.recording.core.entries import Beginning
-from tpy.recording.options import require_sound
 from tpy.recording.recording_file import RecordingFile
 from tpy.recording.taking import Finished, HeldRequest, HeldResponse, byte_size, held
 from tpy.services import NO_DIRECTORY
 from tpy.units import NS_PER_MS, NS_PER_S
+
+_SAMPLE_MAX = 2**31 - 1
+
+
+def require_sound(options: RecordingOptions) -> None:
+    """Raise InvalidArgument for a recording that cannot be made."""
+    if not options.models or "" in options.models:
+        raise InvalidArgument("a recording needs models: names, or patterns such as *")
+    if len(options.models) > RECORDING_PATTERNS_MAX:
+        raise InvalidArgument(f"a recording has at most {RECORDING_PATTERNS_MAX} patterns of models, got {len(options.models)}")
+    for name, value, maximum in (
+        ("sample", options.sample, _SAMPLE_MAX),
+        ("max_bytes", options.bytes_max, RECORDING_BYTES_MAX),
+        ("max_requests", options.requests_max, RECORDING_REQUESTS_MAX),
+        ("max_seconds", options.seconds_max, RECORDING_SECONDS_MAX),
+    ):
+        if not 1 <= value <= maximum:
+            raise InvalidArgument(f"{name}: expected 1 to {maximum}, got {value}")
+
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from tpy.regions import CountedRegion, DeviceRegion, RegionArray
 from tpy.remote.core import messages as m
 from tpy.remote.core import questions as q
 from tpy.remote.core.answerer import Answerer
-from tpy.remote.core.errors import ProtocolError
+from tpy.remote.core.framing import ProtocolError
 from tpy.remote.core.tensors import is_long, long_read, message_of, request_of
 from tpy.remote.finished import RemoteRecords
 from tpy.remote.link import Link

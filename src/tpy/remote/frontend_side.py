@@ -24,14 +24,13 @@ from tpy.observers import RequestObservers
 from tpy.remote.core import messages as m
 from tpy.remote.core import questions as q
 from tpy.remote.core.caller import Caller, PendingRequest
-from tpy.remote.core.errors import ProtocolError
+from tpy.remote.core.framing import ProtocolError
 from tpy.remote.core.replica import Replica, ReplicaUpdate, VersionEntry
 from tpy.remote.core.tensors import Place, is_long, long_read, response_of, submit_of
 from tpy.remote.finished import FinishedReporter
-from tpy.remote.link import Link
+from tpy.remote.link import Link, Wire
 from tpy.remote.memory import OwnMemory, PeerMemory
 from tpy.remote.regions import RegionReplicas, region_offset
-from tpy.remote.wire import Wire
 from tpy.sending import GONE
 from tpy.services import RequestHandle, ResponseSink
 

@@ -20,7 +20,7 @@ import trio
 from tpy.errors import InvariantViolation
 from tpy.limits import REMOTE_ARENA_WARM_BYTES
 from tpy.remote.core.arena import Arena
-from tpy.remote.core.errors import ProtocolError
+from tpy.remote.core.framing import ProtocolError
 from tpy.remote.core.messages import encode
 from tpy.remote.core.tensors import Bytes, Place
 

@@ -33,13 +33,12 @@ from tpy.limits import (
     REMOTE_START_S_MAX,
 )
 from tpy.reloading import reloaded
-from tpy.remote.core.errors import ProtocolError
+from tpy.remote.core.framing import ProtocolError
 from tpy.remote.core.messages import FROM_FRONTEND, Stop
 from tpy.remote.engine_side import FrontendSession, run_session
-from tpy.remote.link import Link
+from tpy.remote.link import Link, SocketWire
 from tpy.remote.memory import create_memory
 from tpy.remote.publisher import Publisher
-from tpy.remote.wire import SocketWire
 from tpy.services import Services
 
 _log = logging.getLogger(__name__)

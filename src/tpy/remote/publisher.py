@@ -15,7 +15,7 @@ from tpy.errors import ErrorCode, TpyError
 from tpy.limits import REMOTE_SEEN_S_MAX
 from tpy.messages import IndexEntry
 from tpy.regions import DeviceRegion, Region, SegmentRegion
-from tpy.remote.core.errors import ProtocolError
+from tpy.remote.core.framing import ProtocolError
 from tpy.remote.core.messages import encode
 from tpy.remote.core.replica import (
     ANY_NAME,

@@ -4,8 +4,8 @@ A record's message is constant text. What varies goes into `extra={"context": {.
 where the sentence is Triton's and scripts look for it, into a mapping that the message refers to by name, as in
 `_log.info("loading: %(model)s:%(version)s", {...})`. In `json` both are the members of `context`. Verbose records are level
 DEBUG with `extra={"verbose": n}` (n >= 1, 1 when absent) and show when `log_verbose_level` >= n. Messages are escaped, so no
-request or model name can forge a line; a record with `extra={"table": text}` has the lines of `text`, which tpy.assembly.tables
-has made safe, below its first line.
+request or model name can forge a line; a record with `extra={"table": text}` has the lines of `text`, which
+tpy.assembly.announcement has made safe, below its first line. LogTail keeps the newest lines in memory.
 
 Source: Triton's logging extension; line formats from triton_logging. `json` and `plain` are ours.
 """
@@ -17,15 +17,16 @@ import json
 import logging
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import islice
 from json.encoder import encode_basestring
 from typing import TextIO
 
 from tpy.errors import InvalidArgument, Unavailable, Unsupported
-from tpy.limits import LOG_TAIL_LINES_MAX
-from tpy.messages import LogSettings
+from tpy.limits import LOG_TAIL_LINE_CHARACTERS_MAX, LOG_TAIL_LINES_MAX
+from tpy.messages import LogLine, LogSettings
 from tpy.messages.server import LOG_FORMATS
-from tpy.telemetry.log_tail import KeepingFormatter, LogTail
 from tpy.telemetry.log_writer import LogFile, LogStream, LogWriter, write_at_once
 
 _log = logging.getLogger(__name__)
@@ -292,3 +293,46 @@ def _formatter(log_format: str) -> logging.Formatter:
             return PlainFormatter()
         case _:
             return TritonFormatter(iso8601=log_format == "ISO8601")
+
+
+class LogTail:
+    """Implements tpy.services.LogService. Lines come from any thread, one at a time, and are read on the Trio thread."""
+
+    def __init__(self, *, lines_max: int = LOG_TAIL_LINES_MAX) -> None:
+        self._lines = deque[LogLine](maxlen=lines_max)
+        self._count = 0
+        self.lost_count = 0
+        """The lines of frontend processes that were lost."""
+
+    def append(self, text: str) -> None:
+        """Keep a line; the oldest one goes when there are too many."""
+        if len(text) > LOG_TAIL_LINE_CHARACTERS_MAX:
+            text = text[:LOG_TAIL_LINE_CHARACTERS_MAX] + " ..."
+        self._count += 1
+        self._lines.append(LogLine(number=self._count, text=text))
+
+    def lost(self, lines: int) -> None:
+        """See LogService."""
+        self.lost_count += lines
+
+    async def lines_after(self, number: int) -> list[LogLine]:
+        """See LogService."""
+        kept = self._lines.copy()  # in one step: another thread may append meanwhile
+        if not kept:
+            return []
+        return list(islice(kept, max(0, number - kept[0].number + 1), None))
+
+
+class KeepingFormatter(logging.Formatter):
+    """Formats as `inner`, and keeps the lines in `tail`. A handler's lock is held meanwhile."""
+
+    def __init__(self, inner: logging.Formatter, tail: LogTail) -> None:
+        super().__init__()
+        self._inner = inner
+        self._tail = tail
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The text of `inner`."""
+        text = self._inner.format(record)
+        self._tail.append(text)
+        return text

@@ -13,7 +13,7 @@ from tpy.frontends.http.codec import parse_header_length, parse_infer
 from tpy.frontends.http.codec.document import load_document
 from tpy.frontends.http.codec.generate import parse_generate
 from tpy.frontends.http.codec.parameters import RequestParameters, read_parameters
-from tpy.frontends.http.codec.status import HTTP_STATUS
+from tpy.frontends.http.codec.response import HTTP_STATUS
 from tpy.messages import DataType, InferenceRequest, SequencePosition
 
 from .exchanges import describe

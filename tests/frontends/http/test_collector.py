@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from tpy.frontends.http.collector import CollectorPause
+from tpy.frontends.http.codec.json_text import CollectorPause
 
 
 def test_the_collector_runs_again_when_the_last_has_left() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpy.telemetry.log_tail import LogTail
+from tpy.telemetry.logs import LogTail
 
 from .fakes import FakeServices
 from .harness import get, running

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpy.frontends.http.message import HttpReply, HttpRequest
-from tpy.frontends.http.repeated_head import RepeatedHead
+from tpy.frontends.http.parser import RepeatedHead
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\n"
 

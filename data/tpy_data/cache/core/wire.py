@@ -20,8 +20,7 @@ import numpy as np
 from tpy.limits import TENSOR_DIMS_MAX
 from tpy.messages import DataType, ParameterValue, Tensor
 from tpy.messages.datatypes import BY_WORD
-from tpy_data.cache.core.entry import CachedResponse
-from tpy_data.cache.core.key import KEY_BYTES
+from tpy_data.cache.core.entry import KEY_BYTES, CachedResponse
 
 _MAGIC: Final = b"TPYR"
 _VERSION: Final = 2

@@ -31,9 +31,8 @@ from tpy.messages import (
 )
 from tpy.messages.inference import NO_PARAMETERS
 from tpy.services import ResponseSink
-from tpy_data.cache.core.entry import CachedResponse
+from tpy_data.cache.core.entry import CachedResponse, RequestKey
 from tpy_data.cache.core.flights import Flights
-from tpy_data.cache.core.key import RequestKey
 from tpy_data.engine.admission.admission import Admission
 from tpy_data.engine.caching.cache_access import CacheAccess
 from tpy_data.engine.caching.cached_request import CachedRequest, Stage

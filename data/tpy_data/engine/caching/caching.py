@@ -1,19 +1,44 @@
-"""Puts the response cache in front of the engines of models that ask for it, and names the owner of what it keeps."""
+"""Puts the response cache in front of the engines of models that ask for it, and names the owner of what it keeps by a digest
+of configuration and files, the same on every server."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+from pathlib import Path
 
 import msgspec
 
 from tpy.config import ModelConfig
+from tpy.files import read_blocks, walk
 from tpy.state import DesiredModel, DesiredVersion, ObservedKey
-from tpy_data.cache.core.key import RequestKey
+from tpy_data.cache.core.entry import RequestKey
 from tpy_data.engine.caching.cache_access import CacheAccess
 from tpy_data.engine.caching.cached_engine import CachedEngine
 from tpy_data.engine.loading.loaded_version import LoadedVersion
-from tpy_data.engine.loading.model_content import content_digest
 from tpy_data.engine.requests.model_engine import ModelEngine
+
+_PASSING = frozenset({"__pycache__"})
+"""Compiled Python is left out: it is written while a model is loaded."""
+
+
+def _content_digest(config: ModelConfig, model_directory: Path, version_directory: Path) -> str:
+    """Two versions have the same digest when their configurations are equal and so are the names and bytes of their files: all
+    in the version's folder, and in the model's, other versions' folders left out.
+
+    Blocking: reads every byte. Raises OSError.
+    """
+    digest = hashlib.blake2b(msgspec.json.encode(config), digest_size=20)
+    others = {name for name in os.listdir(model_directory) if name.isdigit() and model_directory / name != version_directory}
+    for file in walk(model_directory, skip=_PASSING.__contains__).files:
+        if file.path.partition("/")[0] in others:
+            continue
+        digest.update(f"\0{file.path}\0{file.status.st_size}\0".encode())
+        for block in read_blocks(model_directory / file.path):
+            digest.update(block)
+    return digest.hexdigest()
+
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +51,7 @@ def with_content(
         return loaded
     config = msgspec.structs.replace(loaded.config, instance_group=())  # how many run it changes no answer
     try:
-        return msgspec.structs.replace(loaded, content=content_digest(config, model.directory, version.directory))
+        return msgspec.structs.replace(loaded, content=_content_digest(config, model.directory, version.directory))
     except OSError as error:
         context = {"model": str(model.id), "version": version.version, "reason": str(error)}
         _log.warning("the files of a model cannot be read: its answers are not cached", extra={"context": context})

@@ -27,7 +27,7 @@ from tpy.services import ResponseSink
 from tpy_data.engine.admission.admission import Admission
 from tpy_data.engine.ensembles.ensemble_flow import EnsembleFlow, Flowing, sequence_of
 from tpy_data.engine.ensembles.ensemble_request import EnsembleRequest, StepRequest
-from tpy_data.engine.requests.drain import Drain
+from tpy_data.engine.requests.model_engine import Drain
 from tpy_data.engine.requests.outputs import OutputSelection
 from tpy_data.engine.requests.responder import Responder, refused
 from tpy_data.engine.requests.statistics import Failure, VersionStatistics

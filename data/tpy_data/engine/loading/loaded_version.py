@@ -30,9 +30,8 @@ from tpy.devices import NO_DEVICES, Devices
 from tpy.errors import InvalidArgument
 from tpy.messages import MemoryUsage, ModelDescription
 from tpy.state import DesiredModel, DesiredVersion
-from tpy_data.engine.loading.initial_states import InitialStates
 from tpy_data.engine.loading.memory_meter import MemoryMeter
-from tpy_data.engine.loading.model_files import read_labels
+from tpy_data.engine.loading.model_files import InitialStates, read_labels
 from tpy_data.engine.loading.placing import Machine, Placed, PlacedInstance, devices_of, place
 from tpy_data.engine.loading.support import refuse_beyond, without_effect
 from tpy_data.engine.loading.warmup import WarmupSample, make_samples

@@ -31,8 +31,7 @@ from tpy.messages import DataType, InferenceRequest, ParameterValue, Residency, 
 from tpy.messages.records import RequestRecord
 from tpy_data.engine.admission.admission import Admission
 from tpy_data.engine.admission.sequence_controls import SequenceControls
-from tpy_data.engine.loading.initial_states import InitialStates
-from tpy_data.engine.loading.model_files import read_beside, strings_in
+from tpy_data.engine.loading.model_files import InitialStates, read_beside, strings_in
 from tpy_data.exception_text import exception_text
 
 _log = logging.getLogger(__name__)

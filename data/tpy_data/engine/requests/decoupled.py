@@ -22,9 +22,8 @@ from tpy.messages import Tensor
 from tpy.messages.inference import NO_PARAMETERS
 from tpy_data.engine.requests.outputs import OutputSelection
 from tpy_data.engine.requests.responder import Responder
-from tpy_data.engine.requests.response_statistics import Kind
 from tpy_data.engine.requests.response_stream import HandOff, ResponseStream, Sent
-from tpy_data.engine.requests.statistics import Failure, VersionStatistics
+from tpy_data.engine.requests.statistics import Failure, Kind, VersionStatistics
 from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.schedulers.core import Outcome, Phase
 from tpy_data.schedulers.core.deadlines import Deadlines

@@ -11,12 +11,120 @@ from collections.abc import Collection, Iterable
 
 from tpy.errors import InvalidArgument, QueueFull, TpyError
 from tpy.ids import ModelId
-from tpy.messages import BatchStatistics, Duration, FailureCounts, InferenceStatistics, ModelCounters, RecentLatency
+from tpy.limits import LATENCIES_KEPT_NS, LATENCY_SLICE_NS, RESPONSE_STATISTICS_MAX
+from tpy.messages import (
+    BatchStatistics,
+    Duration,
+    FailureCounts,
+    InferenceStatistics,
+    ModelCounters,
+    Percentiles,
+    RecentLatency,
+    ResponseStatistics,
+)
+from tpy.telemetry.latencies import QuantileWindow, quantiles_of
+from tpy.units import NS_PER_US
 from tpy_data.engine.requests.handle import Execution
 from tpy_data.engine.requests.latencies import CountedRequest, VersionLatencies
-from tpy_data.engine.requests.recent_latencies import RecentLatencies
-from tpy_data.engine.requests.response_statistics import ResponseCounters
 from tpy_data.schedulers.core.contract import Outcome, Ticket
+
+_SHARES = (0.5, 0.9, 0.99)
+
+
+class RecentLatencies:
+    """Asked for at `now_ns`, and wanted for some time from then on."""
+
+    __slots__ = ("_queue", "_total", "_until_ns")
+
+    def __init__(self, now_ns: int) -> None:
+        self._total = QuantileWindow("total", slice_ns=LATENCY_SLICE_NS)
+        self._queue = QuantileWindow("queue", slice_ns=LATENCY_SLICE_NS)
+        self._until_ns = now_ns + LATENCIES_KEPT_NS
+
+    def wanted(self, now_ns: int) -> bool:
+        """False when nobody has asked for long."""
+        return now_ns < self._until_ns
+
+    def succeeded(self, requests: Iterable[tuple[CountedRequest, Execution]], now_ns: int) -> None:
+        """As `VersionStatistics.succeeded`."""
+        for request, execution in requests:
+            self.add(now_ns - request.queued_ns, execution[0] - request.queued_ns, now_ns)
+
+    def add(self, total_ns: int, queue_ns: int, now_ns: int) -> None:
+        """A request was answered now."""
+        self._total.add(total_ns, now_ns)
+        self._queue.add(queue_ns, now_ns)
+
+    def ask(self, now_ns: int) -> RecentLatency:
+        """The percentiles now."""
+        self._until_ns = now_ns + LATENCIES_KEPT_NS
+        return RecentLatency(
+            requests=_count(self._total, now_ns), total=_percentiles(self._total, now_ns), queue=_percentiles(self._queue, now_ns)
+        )
+
+
+def _count(window: QuantileWindow, now_ns: int) -> int:
+    summary = window.snapshot((), now_ns).summary
+    return 0 if summary is None else sum(sum(part.values()) for part in summary.slices)
+
+
+def _percentiles(window: QuantileWindow, now_ns: int) -> Percentiles:
+    summary = window.snapshot(_SHARES, now_ns).summary
+    if summary is None or not any(summary.slices):
+        return Percentiles()
+    p50, p90, p99 = (round(duration_us * NS_PER_US) for _, duration_us in quantiles_of(summary))
+    return Percentiles(p50_ns=p50, p90_ns=p90, p99_ns=p99)
+
+
+class Kind(enum.IntEnum):
+    """The kinds of responses."""
+
+    SUCCESS = 0
+    FAIL = 1
+    EMPTY = 2
+    CANCEL = 3
+
+
+class ResponseCounters:
+    """Grows by one row with each new index, up to RESPONSE_STATISTICS_MAX rows."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows: list[list[int]] = []  # per kind: count, infer ns, output ns
+
+    def add(self, kind: Kind, index: int, infer_ns: int, output_ns: int) -> None:
+        """Count one response."""
+        rows = self._rows
+        index = min(index, RESPONSE_STATISTICS_MAX - 1)
+        while len(rows) <= index:
+            rows.append([0] * (3 * len(Kind)))
+        row, at = rows[index], 3 * kind
+        row[at] += 1
+        row[at + 1] += infer_ns
+        row[at + 2] += output_ns
+
+    def snapshot(self) -> tuple[ResponseStatistics, ...]:
+        """The rows, by index."""
+        return tuple(_statistics(index, row) for index, row in enumerate(self._rows))
+
+
+def _statistics(index: int, row: list[int]) -> ResponseStatistics:
+    def both(kind: Kind) -> Duration:
+        count, infer_ns, output_ns = row[3 * kind : 3 * kind + 3]
+        return Duration(count, infer_ns + output_ns)
+
+    success, fail = 3 * Kind.SUCCESS, 3 * Kind.FAIL
+    computed = row[success] + row[fail]
+    return ResponseStatistics(
+        index=index,
+        compute_infer=Duration(computed, row[success + 1] + row[fail + 1]),
+        compute_output=Duration(row[success], row[success + 2]),
+        success=both(Kind.SUCCESS),
+        fail=both(Kind.FAIL),
+        empty_response=both(Kind.EMPTY),
+        cancel=both(Kind.CANCEL),
+    )
 
 
 class Failure(enum.Enum):

@@ -25,10 +25,10 @@ from tpy_data.engine.admission.admission import Admission
 from tpy_data.engine.channels.channel import InstanceChannel
 from tpy_data.engine.requests.batch import Batch
 from tpy_data.engine.requests.decoupled import DecoupledRequests
-from tpy_data.engine.requests.drain import Drain
 from tpy_data.engine.requests.handle import EngineHandle, Execution
 from tpy_data.engine.requests.latencies import CountedRequest, VersionLatencies
 from tpy_data.engine.requests.load import LoadMeter, WorkCounts
+from tpy_data.engine.requests.model_engine import Drain
 from tpy_data.engine.requests.outputs import OutputSelection
 from tpy_data.engine.requests.responder import DISCARD, Responder, error_of, refused
 from tpy_data.engine.requests.statistics import Failure, VersionStatistics

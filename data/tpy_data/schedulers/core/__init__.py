@@ -17,8 +17,8 @@ from tpy_data.schedulers.core.contract import (
     SequenceEnded,
     Ticket,
 )
+from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, StartDelay
 from tpy_data.schedulers.core.factory import make_core
-from tpy_data.schedulers.core.start_delay import NO_START_DELAY, StartDelay
 
 __all__ = [
     "NO_START_DELAY",

@@ -1,13 +1,13 @@
-"""DynamicCore: the dynamic batcher."""
+"""DynamicCore: the dynamic batcher. ArrivalOrder keeps answers back until those of all earlier requests have left."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from tpy.config.model_config import TimeoutAction
 from tpy.errors import QueueFull, Unavailable
 from tpy.messages import LevelActivity, WaitReason
-from tpy_data.schedulers.core.arrival_order import ArrivalOrder
 from tpy_data.schedulers.core.batch_forming import BatchForming
 from tpy_data.schedulers.core.contract import (
     BatchStrategy,
@@ -19,11 +19,38 @@ from tpy_data.schedulers.core.contract import (
     Ticket,
 )
 from tpy_data.schedulers.core.deadlines import NEVER, Deadlines
-from tpy_data.schedulers.core.dynamic_options import DynamicOptions
+from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, DynamicOptions, StartDelay
 from tpy_data.schedulers.core.overlap import OverlapRule
 from tpy_data.schedulers.core.pool_core import PoolCore
 from tpy_data.schedulers.core.priority_queue import PriorityQueue, QueueLevel
-from tpy_data.schedulers.core.start_delay import NO_START_DELAY, StartDelay
+
+
+class _ArrivalOrder:
+    """All tickets that have not ended, in order of arrival. Every verb costs O(1) per ticket that it concerns."""
+
+    __slots__ = ("_open",)
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Ticket, None] = OrderedDict()
+
+    def add(self, ticket: Ticket) -> None:
+        """The ticket was accepted."""
+        self._open[ticket] = None
+
+    def discard(self, ticket: Ticket) -> None:
+        """The ticket ended without an answer; nobody waits for it any more."""
+        self._open.pop(ticket, None)
+
+    def take_released(self) -> list[Ticket]:
+        """Take out the executed tickets that no earlier ticket holds back."""
+        released: list[Ticket] = []
+        while self._open:
+            first = next(iter(self._open))
+            if first.phase is not Phase.EXECUTED:
+                break
+            del self._open[first]
+            released.append(first)
+        return released
 
 
 class DynamicCore(PoolCore):
@@ -53,7 +80,7 @@ class DynamicCore(PoolCore):
         self._held_back_max = max(0, delay.queued - 1)  # so many are not enough to begin; 0 once it has begun
         self._queue = PriorityQueue(options)
         self._forming = BatchForming(options, strategy)
-        self._order = ArrivalOrder() if options.preserve_ordering else None
+        self._order = _ArrivalOrder() if options.preserve_ordering else None
         self._overlap_terms = options.overlap if strategy is None else None
         self._overlap: OverlapRule | None = None
         self._queue_timeouts = Deadlines()

@@ -11,6 +11,18 @@ from tpy.units import NS_PER_US
 from tpy_data.schedulers.core.overlap import OverlapTerms
 
 
+class StartDelay(msgspec.Struct, frozen=True, kw_only=True):
+    """A scheduler starts no batch until `queued` requests wait, and with the sequence strategy direct, where they are counted
+    in slots, `backlogged` in the backlog; from then on it works as ever. 0: it starts at once. `backlogged` counts only where
+    `queued` is set, and with the strategy oldest each instance counts what is ready for it: all as in Triton."""
+
+    queued: int = 0
+    backlogged: int = 0
+
+
+NO_START_DELAY = StartDelay()
+
+
 class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
     """The queue policy of one priority level. Zero means: no timeout, no limit."""
 

@@ -7,12 +7,10 @@ from tpy.errors import Unsupported
 from tpy_data.schedulers.core.contract import BatchStrategy, SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
-from tpy_data.schedulers.core.dynamic_options import dynamic_options
+from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, StartDelay, dynamic_options
+from tpy_data.schedulers.core.sequence_batcher import DirectBatcher, OldestBatcher
 from tpy_data.schedulers.core.sequence_core import SequenceCore
-from tpy_data.schedulers.core.sequence_direct import DirectBatcher
-from tpy_data.schedulers.core.sequence_oldest import OldestBatcher
 from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOptions, sequence_options
-from tpy_data.schedulers.core.start_delay import NO_START_DELAY, StartDelay
 
 
 def make_core(config: ModelConfig, delay: StartDelay = NO_START_DELAY, strategy: BatchStrategy | None = None) -> SchedulerCore:

@@ -21,16 +21,14 @@ from tpy_data.schedulers.core.contract import (
     Ticket,
 )
 from tpy_data.schedulers.core.deadlines import Deadlines
-from tpy_data.schedulers.core.idle_times import IdleTimes
+from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, StartDelay
 from tpy_data.schedulers.core.sequence_backlog import SequenceBacklog
 from tpy_data.schedulers.core.sequence_batcher import SlotBatcher
 from tpy_data.schedulers.core.sequence_explanation import explain
 from tpy_data.schedulers.core.sequence_ids import SequenceIds
-from tpy_data.schedulers.core.sequence_instance import SequenceInstance
 from tpy_data.schedulers.core.sequence_line import QueuedSequence, SequenceLine
 from tpy_data.schedulers.core.sequence_options import SequenceOptions
-from tpy_data.schedulers.core.sequence_slots import FreeSlots
-from tpy_data.schedulers.core.start_delay import NO_START_DELAY, StartDelay
+from tpy_data.schedulers.core.sequence_slots import FreeSlots, IdleTimes, SequenceInstance
 
 
 class SequenceCore:

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from tpy.messages import LevelActivity, QueueActivity, SequenceActivity, WaitReason
 from tpy_data.schedulers.core.contract import CoreSnapshot
 from tpy_data.schedulers.core.sequence_backlog import SequenceBacklog
-from tpy_data.schedulers.core.sequence_instance import SequenceInstance
 from tpy_data.schedulers.core.sequence_options import SequenceOptions
+from tpy_data.schedulers.core.sequence_slots import SequenceInstance
 
 
 def explain(

@@ -1,8 +1,15 @@
-"""FreeSlots: the places for further sequences, the next to take first."""
+"""The bookkeeping of a core of sequences. FreeSlots: the places for further sequences, the next to take first.
+SequenceInstance: one instance as the core sees it. IdleTimes: which sequence has been without a request for too long."""
 
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from tpy_data.schedulers.core.contract import Ticket
+from tpy_data.schedulers.core.sequence_batcher import SlotBatcher
+from tpy_data.schedulers.core.sequence_line import SequenceLine
 
 
 class FreeSlots:
@@ -43,3 +50,67 @@ class FreeSlots:
         """The slot is free again."""
         if instance in self._untouched:
             heapq.heappush(self._free, (slot, instance))
+
+
+class SequenceInstance:
+    """The sequences that it holds and the batch that it runs.
+
+    * `lines`: by slot.
+    * `running`: the batch that it was given; empty: it is idle.
+    * `retiring`: it takes no further lines and goes when it has none. `removed`: it is gone, but for the batch that it still has.
+    """
+
+    __slots__ = ("batcher", "lines", "number", "removed", "retiring", "running")
+
+    def __init__(self, number: int, batcher: SlotBatcher) -> None:
+        self.number = number
+        self.batcher = batcher
+        self.lines: dict[int, SequenceLine] = {}
+        self.running: Sequence[Ticket] = ()
+        self.retiring = False
+        self.removed = False
+
+    def offer(self, line: SequenceLine, now_ns: int) -> bool:
+        """Have the batcher know the line's next ticket; whether that is news."""
+        ticket = line.first() if line.executing is None else None
+        if ticket is line.offered or line.slot is None:
+            return False
+        if line.offered is not None:
+            self.batcher.withdraw(line.offered, line.slot)
+        if ticket is not None:
+            self.batcher.offer(ticket, line.slot, now_ns)
+        line.offered = ticket
+        return True
+
+
+class IdleTimes:
+    """Lines in slots of which no request waits or runs. All have the same time, so they are in its order. Every verb is O(1)."""
+
+    __slots__ = ("_idle_ns_max", "_since_ns")
+
+    def __init__(self, idle_ns_max: int) -> None:
+        self._idle_ns_max = idle_ns_max
+        self._since_ns: OrderedDict[SequenceLine, int] = OrderedDict()
+
+    def begin(self, line: SequenceLine, now_ns: int) -> None:
+        """The line's last request is over."""
+        self._since_ns[line] = now_ns
+
+    def end(self, line: SequenceLine) -> None:
+        """The line has a request, or is over; no-op when it was not idle."""
+        self._since_ns.pop(line, None)
+
+    def first_ns(self) -> int | None:
+        """The end of the next line's time; None: none is idle."""
+        for since_ns in self._since_ns.values():
+            return since_ns + self._idle_ns_max
+        return None
+
+    def pop_due(self, now_ns: int) -> SequenceLine | None:
+        """Take out a line whose time is over; None: there is none."""
+        for line, since_ns in self._since_ns.items():
+            if since_ns + self._idle_ns_max > now_ns:
+                break
+            del self._since_ns[line]
+            return line
+        return None

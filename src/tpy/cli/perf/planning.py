@@ -1,4 +1,5 @@
-"""The options of `tpy perf` as a load, its levels and rules."""
+"""The options of `tpy perf` as a load, its levels and rules; input data from a folder, as perf_analyzer has it (a file for
+each input) or images or texts, each a request."""
 
 from __future__ import annotations
 
@@ -7,21 +8,84 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import orjson
 
+from tpy.cli.infer import picture_of
 from tpy.cli.parsing import UsageError
-from tpy.cli.perf.folders import read_folder
 from tpy.cli.perf.options import PerfOptions
 from tpy.cli.perf.profile import values_of
 from tpy.cli.server_address import port_of_server
-from tpy.load import InferCall, Load, ModelFacts, RawTemplate, Rules, Target, Template, Tls, encode_grpc, encode_http
+from tpy.limits import LOAD_FILES_MAX
+from tpy.load import InferCall, Load, RawTemplate, Rules, Target, Template, Tls, encode_grpc, encode_http
 from tpy.load.calls import Parameter, model_path
 from tpy.load.checking import Expected
 from tpy.load.core.http1 import encode_request
-from tpy.load.data import DataOptions, Streams, generated, read_files
+from tpy.load.data import DataError, DataOptions, Entry, Streams, generated, read_files, read_tensor
 from tpy.load.exchange import SequenceSettings
 from tpy.load.links import tls_context
+from tpy.load.server import ModelFacts, TensorFacts
 from tpy.load.shared_memory import SharedTensors
+from tpy.messages import DataType, Tensor
+from tpy.messages.datatypes import BY_WORD
+
+_PICTURES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"})
+
+
+def _read_folder(folder: Path, model: ModelFacts, options: DataOptions) -> Streams:
+    """The requests of a folder. Raises DataError."""
+    needed = [tensor for tensor in model.inputs if tensor.name not in model.optional]
+    if needed and all((folder / tensor.name).is_file() for tensor in needed):
+        tensors = tuple(_of_file(folder / tensor.name, tensor, options) for tensor in needed)
+        return ((Entry(inputs=tuple(_repeated(each, model, options) for each in tensors)),),)
+    if len(needed) != 1:
+        raise DataError(f"{folder}: expected a file for each of the inputs: {', '.join(tensor.name for tensor in needed)}")
+    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))[:LOAD_FILES_MAX]
+    if not files:
+        raise DataError(f"{folder}: there are no files")
+    entries = [Entry(inputs=(_repeated(_of_sample(path, needed[0], options), model, options),)) for path in files]
+    return (tuple(entries),)
+
+
+def _of_file(path: Path, tensor: TensorFacts, options: DataOptions) -> Tensor:
+    """The raw elements of an input; texts: one in each line."""
+    if tensor.datatype == "BYTES":
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: expected texts in UTF-8: {error}") from None
+        return read_tensor(str(path), lines, tensor, options)
+    datatype = BY_WORD[tensor.datatype]
+    content = path.read_bytes()
+    if len(content) % datatype.itemsize:
+        raise DataError(f"{path}: expected a multiple of {datatype.itemsize} bytes for {tensor.datatype}, got {len(content)}")
+    return read_tensor(str(path), np.frombuffer(content, datatype.numpy), tensor, options)
+
+
+def _of_sample(path: Path, tensor: TensorFacts, options: DataOptions) -> Tensor:
+    """A file as the only input: a picture as numbers, else its content."""
+    if tensor.datatype == "BYTES":
+        array = np.empty(1, dtype=object)
+        array[0] = path.read_bytes()
+        shape = tuple(1 if size < 0 else size for size in tensor.shape)
+        if any(size != 1 for size in shape):
+            raise DataError(f"{path}: the input {tensor.name} takes {list(tensor.shape)} texts, a file is one")
+        return Tensor(tensor.name, DataType.BYTES, array.reshape(shape))
+    if path.suffix.lower() not in _PICTURES:
+        return _of_file(path, tensor, options)
+    try:
+        array, _ = picture_of(tensor.name, options.shapes.get(tensor.name, tensor.shape), BY_WORD[tensor.datatype], path)
+    except OSError as error:
+        raise DataError(f"{path}: not a picture: {error}") from None
+    return read_tensor(str(path), array, tensor, options)
+
+
+def _repeated(tensor: Tensor, model: ModelFacts, options: DataOptions) -> Tensor:
+    """The tensor as a batch of equal ones."""
+    if not model.max_batch_size:
+        return tensor
+    return Tensor(tensor.name, tensor.datatype, np.stack([tensor.array] * options.batch))
+
 
 _SEQUENCE_LENGTH = 20
 _TRUE = frozenset({"true", "1", "on", "yes"})
@@ -175,7 +239,7 @@ def _streams(options: PerfOptions, model: ModelFacts) -> Streams:
     if paths[0].is_dir():
         if len(paths) > 1:
             raise UsageError("--input-data: expected one folder, or JSON files")
-        return read_folder(paths[0], model, made)
+        return _read_folder(paths[0], model, made)
     return read_files(paths, model, made)
 
 

@@ -2,21 +2,117 @@
 
 from __future__ import annotations
 
-from tpy.config import missing_outputs, not_ready_after
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from tpy.config import describe, not_ready_after
+from tpy.config.histograms import DEFAULT_BUCKETS
 from tpy.config.instance_groups import check_instance_groups
-from tpy.config.known_backends import PLATFORMS_OF_BACKEND
-from tpy.config.model_config import ModelConfig
-from tpy.config.problem import NO_SOURCE, Problem, Source
+from tpy.config.known_backends import PLATFORMS_OF_BACKEND, TENSORRT_PLAN
+from tpy.config.model_config import ModelConfig, ModelPriority, Optimization
+from tpy.config.problem import NO_SOURCE, Problem, Source, entry
 from tpy.config.request_timeout import PARAMETER, RequestTimeout
 from tpy.config.resolve import ENSEMBLE_PLATFORM
 from tpy.config.validation.batching import check_dynamic_batching
-from tpy.config.validation.effects import check_effects
 from tpy.config.validation.ensembles import check_ensemble
-from tpy.config.validation.metrics import check_metrics
 from tpy.config.validation.report import Report
 from tpy.config.validation.sequences import check_sequence_batching
 from tpy.config.validation.tensors import check_batch_io, check_tensors
-from tpy.config.validation.warmup import check_warmup
+from tpy.limits import HISTOGRAM_BUCKETS_MAX
+from tpy.messages.allowed import allowed_inputs, with_hint
+
+_BATCH_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
+
+
+def _check_effects(report: Report) -> None:
+    """Refuse a batching strategy for sequences; warn about settings without effect."""
+    if _BATCH_STRATEGY in report.config.parameters and report.config.sequence_batching is not None:
+        text = f"{_BATCH_STRATEGY} cannot be specified with sequence batcher, using default batching strategy"
+        report.error(entry("parameters", _BATCH_STRATEGY), text, expected="the parameter to be left out")
+    for path in _without_effect(report.config):
+        report.warning(path, f"'{path.rpartition('.')[2].partition('[')[0]}' has no effect in this server")
+
+
+def _without_effect(config: ModelConfig) -> Iterator[str]:
+    if config.optimization is not None:
+        yield from _optimization_without_effect(config.optimization, tensorrt=config.platform == TENSORRT_PLAN)
+
+
+def _optimization_without_effect(optimization: Optimization, *, tensorrt: bool) -> Iterator[str]:
+    if optimization.priority is not ModelPriority.PRIORITY_DEFAULT and not tensorrt:
+        yield "optimization.priority"
+    cuda = optimization.cuda
+    if cuda is not None and not tensorrt:
+        yield "optimization.cuda"
+    elif cuda is not None:
+        if cuda.busy_wait_events:
+            yield "optimization.cuda.busy_wait_events"
+        if cuda.output_copy_stream:
+            yield "optimization.cuda.output_copy_stream"
+    if optimization.gather_kernel_buffer_threshold:
+        yield "optimization.gather_kernel_buffer_threshold"
+    if optimization.eager_batching:
+        yield "optimization.eager_batching"
+
+
+_IN_LABEL_NAME: Final = re.compile("[a-zA-Z0-9_]*")
+"""The characters of a label's name, which follow the `_` that each tag gets."""
+
+
+def _check_metrics(report: Report) -> None:
+    """Tags can be names of labels: Prometheus would refuse the whole page for one that cannot. A control names the histogram
+    whose buckets it sets."""
+    for key in report.config.metric_tags:
+        if _IN_LABEL_NAME.fullmatch(key) is None:
+            text = f"metric tag '{key}' of {report.config.name} cannot be part of the name of a label"
+            report.error(entry("metric_tags", key), text, expected="letters, digits and underscores")
+    metrics = report.config.model_metrics
+    if metrics is None:
+        return
+    for index, control in enumerate(metrics.metric_control):
+        path = f"model_metrics.metric_control[{index}]"
+        if control.metric_identifier is None:
+            report.error(path, "metric control must specify 'metric_identifier'")
+        elif not control.metric_identifier.family:
+            report.error(f"{path}.metric_identifier.family", "metric identifier must specify non-empty 'family'")
+        elif (family := control.metric_identifier.family) not in DEFAULT_BUCKETS:
+            text = f"Metric family '{family}' in 'metric_identifier' is not a customizable metric in Triton core."
+            report.warning(f"{path}.metric_identifier.family", text)
+        if control.histogram_options is None:
+            report.error(path, "metric control must specify 'histogram_options'")
+        else:
+            _check_buckets(report, f"{path}.histogram_options.buckets", control.histogram_options.buckets)
+
+
+def _check_buckets(report: Report, path: str, buckets: tuple[float, ...]) -> None:
+    if not buckets:
+        report.error(path, "histogram options must specify non-empty 'buckets'")
+    elif len(buckets) > HISTOGRAM_BUCKETS_MAX:
+        report.error(path, f"a histogram has {len(buckets)} buckets", expected=f"at most {HISTOGRAM_BUCKETS_MAX}")
+    elif not all(map(math.isfinite, buckets)) or any(low >= high for low, high in itertools.pairwise(buckets)):
+        report.error(path, "the buckets of a histogram are not in order", expected="finite numbers, each above the last")
+
+
+def _check_warmup(report: Report, *, complete: bool) -> None:
+    """Every sample input has a size and something to fill it with, and is an input or a control tensor of the model."""
+    config = report.config
+    inputs = {tensor.name for tensor in config.input}
+    if config.sequence_batching is not None:
+        inputs |= {control.name for control in config.sequence_batching.control_input}
+    for index, sample in enumerate(config.model_warmup):
+        for name, given in sample.inputs.items():
+            path = entry(f"model_warmup[{index}].inputs", name)
+            if complete and name not in inputs:
+                allowed = allowed_inputs((each.name, each.data_type, each.dims) for each in config.input)
+                report.error(path, with_hint(f"unexpected inference input '{name}' for model '{config.name}'", allowed))
+            if any(dim < 0 for dim in given.dims):
+                text = f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
+                report.error(f"{path}.dims", text)
+            if given.zero_data is None and given.random_data is None and given.input_data_file is None:
+                report.error(path, f"warmup setting expects input '{name}' to have input_data_type set")
 
 
 def validate(config: ModelConfig, *, source: Source = NO_SOURCE, complete: bool = True) -> list[Problem]:
@@ -34,12 +130,12 @@ def validate(config: ModelConfig, *, source: Source = NO_SOURCE, complete: bool 
     _check_missing_outputs(report)
     _check_not_ready_after(report)
     _check_request_timeout(report)
-    check_metrics(report)
+    _check_metrics(report)
     check_tensors(report, complete=complete)
     check_batch_io(report, complete=complete)
     report.problems.extend(check_instance_groups(config, source))
-    check_warmup(report, complete=complete)
-    check_effects(report)
+    _check_warmup(report, complete=complete)
+    _check_effects(report)
     return report.problems
 
 
@@ -76,10 +172,10 @@ def _check_response_cache(report: Report) -> None:
 
 
 def _check_missing_outputs(report: Report) -> None:
-    value = report.config.parameter(missing_outputs.PARAMETER, missing_outputs.ERROR)
-    if value not in missing_outputs.VALUES:
-        text = f"unexpected value '{value}' of parameter {missing_outputs.PARAMETER} for {report.config.name}"
-        report.error(f"parameters[{missing_outputs.PARAMETER}]", text, expected=" or ".join(missing_outputs.VALUES))
+    value = report.config.parameter(describe.PARAMETER, describe.ERROR)
+    if value not in describe.VALUES:
+        text = f"unexpected value '{value}' of parameter {describe.PARAMETER} for {report.config.name}"
+        report.error(f"parameters[{describe.PARAMETER}]", text, expected=" or ".join(describe.VALUES))
 
 
 def _check_request_timeout(report: Report) -> None:

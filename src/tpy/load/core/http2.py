@@ -12,8 +12,15 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
 from tpy.http2 import codes
-from tpy.http2.codes import ConnectionFault
-from tpy.http2.frames import SETTINGS_ACK, frame_header, ping_frame, read_frame_header, settings_frame, window_update_frame
+from tpy.http2.codes import (
+    SETTINGS_ACK,
+    ConnectionFault,
+    frame_header,
+    ping_frame,
+    read_frame_header,
+    settings_frame,
+    window_update_frame,
+)
 from tpy.http2.header_blocks import HeaderReader, Headers, HeaderWriter
 from tpy.limits import LOAD_CREDIT_BYTES, LOAD_HEAD_BYTES_MAX
 from tpy.load.core.answers import Answer, BrokenAnswer

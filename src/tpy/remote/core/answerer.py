@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tpy.limits import REMOTE_REQUESTS_MAX, REMOTE_WINDOW_BYTES, REMOTE_WINDOW_RESPONSES
 from tpy.messages import InferenceResponse, held_bytes
-from tpy.remote.core.errors import ProtocolError
+from tpy.remote.core.framing import ProtocolError
 from tpy.services import RequestHandle
 
 Send = Callable[[int, InferenceResponse], None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from tpy.remote.core.errors import ProtocolError
+from tpy.remote.core.framing import ProtocolError
 
 _ALIGNMENT = 4096
 """Blocks begin on pages, so that the pages of a free block can be given back, and any dtype is aligned."""

@@ -6,7 +6,11 @@ import struct
 from collections.abc import Iterator
 
 from tpy.limits import REMOTE_FRAME_BYTES_MAX
-from tpy.remote.core.errors import ProtocolError
+
+
+class ProtocolError(Exception):
+    """The peer said something that it must not say. The connection, and the frontend process, end."""
+
 
 _HEAD = struct.Struct("<IB")
 

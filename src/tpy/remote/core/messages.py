@@ -20,8 +20,7 @@ from tpy.messages import (
     ModelDescription,
     ParameterValue,
 )
-from tpy.remote.core.errors import ProtocolError
-from tpy.remote.core.framing import frame
+from tpy.remote.core.framing import ProtocolError, frame
 from tpy.remote.core.questions import Question, RegionOffset
 from tpy.remote.core.replica import ReplicaUpdate
 

@@ -19,7 +19,7 @@ from tpy.limits import REMOTE_INLINE_BYTES_MAX, REMOTE_LOOP_BYTES_MAX, REMOTE_PI
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Residency, SequencePosition, Tensor, held_bytes
 from tpy.messages.inference import NO_PARAMETERS
 from tpy.messages.tensors import ELEMENT_BYTES
-from tpy.remote.core.errors import ProtocolError
+from tpy.remote.core.framing import ProtocolError
 from tpy.remote.core.messages import Block, Failure, Origin, Response, Submit, WireTensor
 from tpy.remote.core.questions import RegionOffset
 

@@ -27,8 +27,7 @@ from tpy.telemetry.traces.core.settings import (
     level_texts,
     parse_updates,
 )
-from tpy.telemetry.traces.options import OPENTELEMETRY, TRITON, TraceOptions
-from tpy.telemetry.traces.trace import TensorMemory, Trace
+from tpy.telemetry.traces.trace import OPENTELEMETRY, TRITON, TensorMemory, Trace, TraceOptions
 from tpy.telemetry.traces.trace_file import TraceFiles
 
 

@@ -6,9 +6,9 @@ from hyperframe.frame import Frame, GoAwayFrame, PingFrame, RstStreamFrame, Sett
 
 from tpy.frontends.grpc.transport.core.calls import RESPONSE, Fields
 from tpy.http2 import codes
-from tpy.http2.codes import Http2Code
-from tpy.http2.frames import (
+from tpy.http2.codes import (
     SETTINGS_ACK,
+    Http2Code,
     goaway_frame,
     ping_frame,
     rst_stream_frame,

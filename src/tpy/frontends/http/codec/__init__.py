@@ -9,8 +9,7 @@ from tpy.frontends.http.codec.document import is_heavy
 from tpy.frontends.http.codec.generate import encode_generate, parse_generate
 from tpy.frontends.http.codec.plan import BINARY_PLAN, JSON_PLAN, OutputChoice, OutputPlan
 from tpy.frontends.http.codec.request import parse_header_length, parse_infer
-from tpy.frontends.http.codec.response import EncodedInfer, encode_error, encode_infer, encode_standard, is_large
-from tpy.frontends.http.codec.status import HTTP_STATUS
+from tpy.frontends.http.codec.response import HTTP_STATUS, EncodedInfer, encode_error, encode_infer, encode_standard, is_large
 
 __all__ = [
     "BINARY_PLAN",

@@ -17,6 +17,7 @@ from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.cutting import load_in_pieces, load_with_outline
 from tpy.frontends.http.codec.json_text import INT64_MAX, INT64_MIN, UINT64_MAX, parse_json
 from tpy.frontends.http.codec.pieces import JsonArray, LongArray, LongString
+from tpy.frontends.shared_memory import RegionRange, TensorResolver
 from tpy.limits import (
     HTTP_INLINE_JSON_BYTES_MAX,
     HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX,
@@ -25,6 +26,25 @@ from tpy.limits import (
     JSON_WHOLE_BYTES_MAX,
 )
 from tpy.messages.allowed import with_hint
+
+
+def region_of(parameters: dict[str, object], tensors: TensorResolver) -> RegionRange:
+    """Returns the range that `shared_memory_region` and its fellows name. Raises InvalidArgument for a wrong type, and as
+    TensorResolver."""
+    name = parameters["shared_memory_region"]
+    if type(name) is LongString:
+        name = name.decode()
+    if type(name) is not str:
+        refuse_type("shared_memory_region", NON_STRING, name)
+    return tensors.resolve(name, _unsigned(parameters, "shared_memory_offset"), _unsigned(parameters, "shared_memory_byte_size"))
+
+
+def _unsigned(parameters: dict[str, object], member: str) -> int:
+    value = parameters.get(member, 0)
+    if type(value) is not int or not is_unsigned(value):
+        refuse_type(member, NON_UNSIGNED, value)
+    return value
+
 
 __all__ = ["INT64_MAX", "INT64_MIN", "UINT64_MAX"]
 

@@ -18,10 +18,10 @@ from tpy.frontends.http.codec.document import (
     is_unsigned,
     members_text,
     refuse_type,
+    region_of,
     string_member,
 )
 from tpy.frontends.http.codec.json_data import read_json_data
-from tpy.frontends.http.codec.regions import region_of
 from tpy.frontends.shared_memory import TensorResolver, read_region
 from tpy.limits import TENSOR_DIMS_MAX
 from tpy.messages import DataType, ModelDescription, Tensor

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from tpy.errors import Internal, InvalidArgument, TpyError
+from tpy.errors import ErrorCode, Internal, InvalidArgument, TpyError
 from tpy.frontends.binary_tensor import write_binary
 from tpy.frontends.classification import classify
 from tpy.frontends.http.codec.plan import JSON_PLAN, OutputPlan
@@ -23,6 +23,25 @@ from tpy.limits import HTTP_INLINE_JSON_ELEMENTS_MAX, INLINE_STRING_OUTPUT_BYTES
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor, content_bytes
 from tpy.messages.inference import parameter_problem
 from tpy.units import KIB
+
+HTTP_STATUS: dict[ErrorCode, int] = {
+    ErrorCode.UNKNOWN: 400,
+    ErrorCode.INTERNAL: 500,
+    ErrorCode.NOT_FOUND: 404,
+    ErrorCode.INVALID_ARG: 400,
+    ErrorCode.UNAVAILABLE: 503,
+    ErrorCode.UNSUPPORTED: 501,
+    ErrorCode.ALREADY_EXISTS: 400,
+    ErrorCode.CANCELLED: 400,
+    ErrorCode.FORBIDDEN: 403,
+    ErrorCode.UNAUTHENTICATED: 401,
+    ErrorCode.PERMISSION_DENIED: 403,
+    ErrorCode.RESOURCE_EXHAUSTED: 429,
+}
+"""ErrorCode to HTTP status; total over ErrorCode (a test checks it).
+
+Triton answers 500 for a request whose JSON has the wrong types or lacks a member, because its JSON reader reports them as
+internal errors. They are the caller's fault, so our parser raises InvalidArgument for them and they are 400 here."""
 
 JSON_TYPE = "application/json"
 BINARY_TYPE = "application/octet-stream"

@@ -11,8 +11,7 @@ import msgspec
 
 from tpy.frontends.grpc.transport.core.streams import Stream
 from tpy.http2 import codes
-from tpy.http2.codes import ConnectionFault, Http2Code
-from tpy.http2.frames import read_frame_header
+from tpy.http2.codes import ConnectionFault, Http2Code, read_frame_header
 from tpy.limits import GRPC_HEADER_FRAMES_MAX
 from tpy.units import KIB
 

@@ -24,8 +24,15 @@ from tpy.frontends.grpc.transport.core.frame_reader import ANY_NUMBER, FrameRead
 from tpy.frontends.grpc.transport.core.streams import Outbound, Piece, Stream, StreamTable
 from tpy.frontends.grpc.transport.core.timing import PingGuard, PingRules
 from tpy.http2 import codes
-from tpy.http2.codes import ConnectionFault, Http2Code
-from tpy.http2.frames import SETTINGS_ACK, goaway_frame, ping_frame, settings_frame, window_update_frame
+from tpy.http2.codes import (
+    SETTINGS_ACK,
+    ConnectionFault,
+    Http2Code,
+    goaway_frame,
+    ping_frame,
+    settings_frame,
+    window_update_frame,
+)
 from tpy.http2.header_blocks import HeaderReader
 from tpy.limits import GRPC_CONNECTION_WINDOW_BYTES, GRPC_STREAM_WINDOW_BYTES
 from tpy.units import MIB

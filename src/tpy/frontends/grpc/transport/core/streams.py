@@ -19,8 +19,7 @@ from collections.abc import Callable, Sequence
 from tpy.frontends.core.budget import Budget
 from tpy.frontends.grpc.transport.core.calls import Fields
 from tpy.http2 import codes
-from tpy.http2.codes import ConnectionFault, Http2Code
-from tpy.http2.frames import frame_header, rst_stream_frame, window_update_frame
+from tpy.http2.codes import ConnectionFault, Http2Code, frame_header, rst_stream_frame, window_update_frame
 from tpy.http2.header_blocks import HeaderWriter
 from tpy.limits import GRPC_OUTPUT_BYTES_MAX, GRPC_OVERDUE_BYTES_MAX, GRPC_RESETS_BURST_MAX, GRPC_RESETS_PER_S_MAX
 from tpy.units import KIB
