@@ -135,7 +135,7 @@ def assert_not_more(found: Counts, most: Counts) -> None:
 
 def test_a_request_over_http(traced: Traced) -> None:
     with asking(traced) as ask:
-        assert_not_more(traced.counts(ask), Counts(calls=139, functions=127, files=44))
+        assert_not_more(traced.counts(ask), Counts(calls=139, functions=127, files=42))
 
 
 def test_the_walk_along_the_files_is_the_way_of_a_request(traced: Traced) -> None:
@@ -168,4 +168,4 @@ def test_a_request_over_grpc(traced: Traced) -> None:
         def ask() -> None:
             assert client.infer("identity", [tensor]).as_numpy("OUTPUT0").shape == (1, 16)
 
-        assert_not_more(traced.counts(ask), Counts(calls=212, functions=183, files=53))
+        assert_not_more(traced.counts(ask), Counts(calls=212, functions=183, files=52))
