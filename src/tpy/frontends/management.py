@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 
 import msgspec
-import trio
 
-from tpy.clock import Clock
 from tpy.errors import InvalidArgument
 from tpy.flag import PORT_MAX, Value, read_values
 from tpy.frontends.access import read_auth
 from tpy.frontends.header_pattern import checked_pattern
 from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
-from tpy.frontends.http.serving import create_port, serve_http_port
-from tpy.frontends.transport import UNIX, BoundAddress, read_tls
+from tpy.frontends.http.serving import create_port, serving
+from tpy.frontends.transport import UNIX, read_tls
 from tpy.frontends.web_pages import read_web_pages
 from tpy.limits import ANSWERS_STOP_S
-from tpy.services import Services
 
 Options = HttpOptions
 
@@ -68,15 +65,5 @@ def _parse(text: str) -> tuple[str, int]:
     return found[1] or found[2], int(found[3])
 
 
-async def serve(
-    options: HttpOptions,
-    services: Services,
-    clock: Clock,
-    *,
-    stop: trio.Event,
-    inherited: Sequence[socket.socket] = (),
-    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve the whole API of HTTP, and the page."""
-    port = create_port(options, services, clock, name="management")
-    await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)
+serve = serving(partial(create_port, name="management"))
+"""Serves the whole API of HTTP, and the page."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
-import trio
 from hypercorn.utils import wrap_app
 from quart import Response, request
 
@@ -20,8 +18,8 @@ from tpy.frontends.http.infer import unexpected_error_reply
 from tpy.frontends.http.message import HttpReply, error_reply, fields_of
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
-from tpy.frontends.http.serving import serve_http_port
-from tpy.frontends.transport import BoundAddress, read_tls
+from tpy.frontends.http.serving import serving
+from tpy.frontends.transport import read_tls
 from tpy.services import Services
 
 _METRICS_TYPE = "text/plain; charset=utf-8"
@@ -56,16 +54,8 @@ async def metrics_reply(render: Callable[..., Awaitable[bytes]], accept: str) ->
     return HttpReply(content_type=content_type, parts=(text,), content_length=len(text))
 
 
-async def serve_metrics(
-    options: HttpOptions,
-    render: Callable[..., Awaitable[bytes]],
-    clock: Clock,
-    *,
-    stop: trio.Event,
-    inherited: Sequence[socket.socket] = (),
-    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve what `render` (`MetricsService.page`) gives, called for each scrape, until `stop` is set; as `serve_http` otherwise.
+def metrics_port(options: HttpOptions, render: Callable[..., Awaitable[bytes]], clock: Clock) -> HttpPort:
+    """A port that answers with what `render` (`MetricsService.page`) gives, called for each scrape.
 
     Other paths answer 200 without a body and other methods 405, as Triton's metrics port does.
     """
@@ -89,7 +79,7 @@ async def serve_metrics(
 
     for rule, view in (("/metrics", metrics), ("/metrics/", metrics), ("/", anything_else), ("/<path:path>", anything_else)):
         app.add_url_rule(rule, endpoint=rule, view_func=view, methods=["GET"], provide_automatic_options=False)
-    port = HttpPort(
+    return HttpPort(
         options=options,
         app=wrap_app(app, options.max_input_size, "asgi"),
         endpoint=None,
@@ -97,7 +87,6 @@ async def serve_metrics(
         name="metrics",
         stop_idle_s=0,
     )
-    await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)
 
 
 # The implementation of the frontend in the table
@@ -132,16 +121,11 @@ def read_options(values: Mapping[str, Value]) -> HttpOptions | None:
     )
 
 
-async def serve(
-    options: HttpOptions,
-    services: Services,
-    clock: Clock,
-    *,
-    stop: trio.Event,
-    inherited: Sequence[socket.socket] = (),
-    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve the metrics page of `services`."""
+def _create_port(options: HttpOptions, services: Services, clock: Clock) -> HttpPort:
     if services.metrics is None:
         raise InvariantViolation("the metrics port has no metrics")
-    await serve_metrics(options, services.metrics.page, clock, stop=stop, inherited=inherited, task_status=task_status)
+    return metrics_port(options, services.metrics.page, clock)
+
+
+serve = serving(_create_port)
+"""Serves the metrics page of `services`."""

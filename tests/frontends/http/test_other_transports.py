@@ -18,7 +18,8 @@ import tritonclient.http
 from tpy.clock import SystemClock
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.frontends.http import HttpOptions
-from tpy.frontends.metrics_http import asks_for_openmetrics, serve_metrics
+from tpy.frontends.http.serving import serve_http_port
+from tpy.frontends.metrics_http import asks_for_openmetrics, metrics_port
 from tpy.frontends.transport import StreamWire, TlsOptions, size_of, unsent
 from tpy.limits import TLS_HANDSHAKE_S_MAX
 from tpy.units import KIB
@@ -220,7 +221,7 @@ async def test_the_metrics_port() -> None:
 
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
-        address = await nursery.start(partial(serve_metrics, options(), render, SystemClock(), stop=stop))
+        address = await nursery.start(partial(serve_http_port, metrics_port(options(), render, SystemClock()), stop=stop))
         client = Client(await trio.open_tcp_stream(address.host, address.port))
         for path in ("/metrics", "/metrics/"):
             answer = await client.ask(get(path))

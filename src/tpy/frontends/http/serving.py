@@ -10,8 +10,9 @@ The nursery tree of a port:
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
+from typing import Any, Protocol
 
 import trio
 from hypercorn.trio.lifespan import Lifespan
@@ -58,49 +59,72 @@ def create_endpoint(options: HttpOptions, services: Services, clock: Clock) -> I
     return InferEndpoint(services=services, clock=clock, policy=policy, max_input_size=options.max_input_size)
 
 
-async def serve_http(
+def application_port(
+    create: Callable[..., QuartTrio],
     options: HttpOptions,
-    services: Services,
-    clock: Clock,
-    *,
-    stop: trio.Event,
-    inherited: Sequence[socket.socket] = (),
-    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve the HTTP API until `stop` is set and what was in flight has been answered (at most `options.drain_timeout_s`).
-
-    Listens on `inherited` when there are any, whose address belongs to whoever made them, else on that of the options.
-    Reports the bound address as soon as connections are accepted. Raises Unavailable when the address cannot be bound and
-    InvalidArgument for options that cannot be served. Cancelled: stops at once, requests in flight are cancelled.
-    """
-    await serve_http_port(create_port(options, services, clock), stop=stop, inherited=inherited, task_status=task_status)
-
-
-async def serve_application(
-    options: HttpOptions,
-    create: Callable[[InferEndpoint], QuartTrio],
     services: Services,
     clock: Clock,
     *,
     name: str,
     refuse: Refuse = refusal_reply,
-    stop: trio.Event,
-    inherited: Sequence[socket.socket] = (),
-    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve the application that `create` makes around an endpoint, inference too; as `serve_http` otherwise. `refuse` as for
-    HttpPort."""
+    **values: object,
+) -> HttpPort:
+    """A port with the application that `create(endpoint, options=options, **values)` makes around an endpoint, inference too.
+    `refuse` as for HttpPort. Raises InvalidArgument as `create_port`."""
     endpoint = create_endpoint(options, services, clock)
-    port = HttpPort(
+    return HttpPort(
         options=options,
-        app=wrap_app(create(endpoint), options.max_input_size, "asgi"),
+        app=wrap_app(create(endpoint, options=options, **values), options.max_input_size, "asgi"),
         endpoint=None,
         bodies=endpoint.bodies,
         clock=clock,
         name=name,
         refuse=refuse,
     )
-    await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)
+
+
+class Serve(Protocol):
+    """Serves a port; `tpy.frontends.table.Implementation` has one."""
+
+    async def __call__(
+        self,
+        options: Any,
+        services: Services,
+        clock: Clock,
+        /,
+        *,
+        stop: trio.Event,
+        inherited: Sequence[socket.socket] = (),
+        task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until `stop` is set and what was in flight has been answered (at most `options.drain_timeout_s`).
+
+        Listens on `inherited` when there are any, whose address belongs to whoever made them, else on that of the options.
+        Reports the bound address as soon as connections are accepted. Raises Unavailable when the address cannot be bound and
+        InvalidArgument for options that cannot be served. Cancelled: stops at once, requests in flight are cancelled.
+        """
+        ...
+
+
+def serving(create: Callable[[Any, Services, Clock], HttpPort | Awaitable[HttpPort]]) -> Serve:
+    """Returns what serves the port that `create` makes of options, services and a clock."""
+
+    async def serve(
+        options: Any,
+        services: Services,
+        clock: Clock,
+        /,
+        *,
+        stop: trio.Event,
+        inherited: Sequence[socket.socket] = (),
+        task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        port = create(options, services, clock)
+        if not isinstance(port, HttpPort):
+            port = await port
+        await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)
+
+    return serve
 
 
 async def serve_http_port(
@@ -131,3 +155,7 @@ async def serve_http_port(
 async def _set_after(event: trio.Event, then: trio.Event) -> None:
     await event.wait()
     then.set()
+
+
+serve_http = serving(create_port)
+"""Serves the HTTP API."""

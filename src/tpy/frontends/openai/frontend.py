@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 
-import trio
 from quart import Response
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
 from tpy import limits
-from tpy.clock import Clock
 from tpy.flag import Value, read_values
 from tpy.frontends.header_pattern import checked_pattern
 from tpy.frontends.http.app import Routes, bare_app, quart_response
 from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.options import HttpOptions, PortValues, parse_restricted_apis, read_port
-from tpy.frontends.http.serving import serve_application
+from tpy.frontends.http.serving import application_port, serving
 from tpy.frontends.openai.answers import error_reply, refusal_reply
 from tpy.frontends.openai.api import OpenAiApi
 from tpy.frontends.openai.templates import ChatTemplate, read_template, read_tokenizer
 from tpy.frontends.restrictions import parse_restricted
-from tpy.frontends.transport import BoundAddress
-from tpy.services import Services
 
 
 class Options(HttpOptions, frozen=True, kw_only=True):
@@ -109,25 +104,4 @@ def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
     return app
 
 
-async def serve(
-    options: Options,
-    services: Services,
-    clock: Clock,
-    *,
-    stop: trio.Event,
-    inherited: Sequence[socket.socket] = (),
-    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """See `tpy.frontends.table.Implementation`."""
-    create = partial(create_app, options=options)
-    await serve_application(
-        options,
-        create,
-        services,
-        clock,
-        name="OpenAI",
-        refuse=refusal_reply,
-        stop=stop,
-        inherited=inherited,
-        task_status=task_status,
-    )
+serve = serving(partial(application_port, create_app, name="OpenAI", refuse=refusal_reply))

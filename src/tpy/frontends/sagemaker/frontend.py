@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import re
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
-import trio
 from quart_trio import QuartTrio
 
-from tpy.clock import Clock
 from tpy.errors import InvalidArgument
 from tpy.flag import Value, read_values
 from tpy.frontends.http.app import Routes, bare_app
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.message import HttpRequest
 from tpy.frontends.http.options import HttpOptions, PortValues, parse_restricted_apis, read_port
-from tpy.frontends.http.serving import serve_application
+from tpy.frontends.http.serving import application_port, serving
 from tpy.frontends.sagemaker.api import SageMakerApi, sagemaker_error
-from tpy.frontends.transport import BoundAddress
-from tpy.services import Services
 
 
 class Options(HttpOptions, frozen=True, kw_only=True):
@@ -102,17 +97,4 @@ def _always(request: HttpRequest) -> bool:
     return True
 
 
-async def serve(
-    options: Options,
-    services: Services,
-    clock: Clock,
-    *,
-    stop: trio.Event,
-    inherited: Sequence[socket.socket] = (),
-    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """See `tpy.frontends.table.Implementation`."""
-    create = partial(create_app, options=options)
-    await serve_application(
-        options, create, services, clock, name="SageMaker", stop=stop, inherited=inherited, task_status=task_status
-    )
+serve = serving(partial(application_port, create_app, name="SageMaker"))

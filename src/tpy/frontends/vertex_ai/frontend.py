@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-import socket
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 
-import trio
 from quart_trio import QuartTrio
 
 from tpy.clock import Clock
@@ -19,9 +16,9 @@ from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.message import HttpReply, HttpRequest
 from tpy.frontends.http.options import HttpOptions, PortValues, parse_restricted_apis, read_port
-from tpy.frontends.http.serving import serve_application
+from tpy.frontends.http.port import HttpPort
+from tpy.frontends.http.serving import application_port, serving
 from tpy.frontends.http.shared_memory import RegionsApi
-from tpy.frontends.transport import BoundAddress
 from tpy.messages import RegionKind
 from tpy.services import Services, offered
 
@@ -182,17 +179,10 @@ async def _default_model(options: Options, services: Services) -> str:
     return options.default_model
 
 
-async def serve(
-    options: Options,
-    services: Services,
-    clock: Clock,
-    *,
-    stop: trio.Event,
-    inherited: Sequence[socket.socket] = (),
-    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """See `tpy.frontends.table.Implementation`. Raises InvalidArgument without a model for predictions."""
-    create = partial(create_app, options=options, model=await _default_model(options, services))
-    await serve_application(
-        options, create, services, clock, name="Vertex AI", stop=stop, inherited=inherited, task_status=task_status
-    )
+async def _create_port(options: Options, services: Services, clock: Clock) -> HttpPort:
+    """Raises InvalidArgument without a model for predictions."""
+    model = await _default_model(options, services)
+    return application_port(create_app, options, services, clock, name="Vertex AI", model=model)
+
+
+serve = serving(_create_port)
