@@ -5,19 +5,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tpy.limits.analyzing import *  # noqa: F403
 from tpy.limits.cloud import *  # noqa: F403
-from tpy.limits.explanation import *  # noqa: F403
 from tpy.limits.grpc import *  # noqa: F403
 from tpy.limits.http import *  # noqa: F403
 from tpy.limits.loading import *  # noqa: F403
-from tpy.limits.logs import *  # noqa: F403
-from tpy.limits.metrics import *  # noqa: F403
-from tpy.limits.openai import *  # noqa: F403
-from tpy.limits.page import *  # noqa: F403
-from tpy.limits.recording import *  # noqa: F403
+from tpy.limits.observing import *  # noqa: F403
 from tpy.limits.remote import *  # noqa: F403
-from tpy.limits.sagemaker import *  # noqa: F403
 from tpy.units import GIB, KIB, MIB, NS_PER_MS, NS_PER_S
 
 REQUEST_BODIES_BYTES_MAX: Final = 2048 * MIB

@@ -1,4 +1,5 @@
-"""Bounds of HTTP bodies, heads and answers, and of their JSON."""
+"""Bounds of HTTP bodies, heads and answers, of their JSON, of the platforms that speak HTTP (OpenAI, SageMaker), and of the
+page and what it shows."""
 
 from __future__ import annotations
 
@@ -97,3 +98,87 @@ HTTP_DISCARDED_BODY_BYTES_MAX: Final = 1024 * MIB
 
 HTTP_CHUNK_OVERHEAD_BYTES_MAX: Final = 32
 """Bytes of framing per chunk of a chunked body; more (long chunk extensions) is abuse."""
+
+
+OPENAI_TOKENS_DEFAULT: Final = 16
+"""The default of --openai-default-max-tokens: OpenAI's for completions, and that of Triton's frontend."""
+
+OPENAI_PROMPTS_MAX: Final = 2048
+"""Prompts or inputs in a request: OpenAI's own bound for embeddings. Each is a request to the model."""
+
+OPENAI_ELEMENTS_MAX: Final = 65_536
+"""Elements of the long arrays of a large request: each is an object. Settings have some hundreds, prompts OPENAI_PROMPTS_MAX."""
+
+OPENAI_SETTINGS_BYTES_MAX: Final = 64 * MIB
+"""Settings of a request times its prompts, each of which asks the model with all of them: 32 KiB with the most prompts."""
+
+OPENAI_SETTING_BYTES: Final = 100
+"""Memory of a setting besides its content."""
+
+OPENAI_ASKS_AT_ONCE_MAX: Final = 16
+"""Prompts of a request that are given to the model before others have their turn: a millisecond or two."""
+
+OPENAI_STOPS_MAX: Final = 16
+"""Stop sequences of a request. OpenAI allows 4; models of others are asked with more."""
+
+OPENAI_TEXT_CHARACTERS_MAX: Final = 16 * 1024 * 1024
+"""Text of an answer that does not stream, which is collected in memory: far above what models write."""
+
+OPENAI_TOKENIZER_BYTES_MAX: Final = 16 * MIB
+"""A tokenizer's configuration or chat template: ten times the largest that are known."""
+
+OPENAI_TEMPLATES_MAX: Final = 64
+"""Compiled chat templates that are kept: about one for each model that is served."""
+
+OPENAI_TOOL_CALLS_CHARACTERS_MAX: Final = 128 * 1024
+"""Text of calls of tools, which is held back until it is complete: the bound of Triton's frontend. Longer text is text."""
+
+OPENAI_TEMPLATE_S_MAX: Final = 10.0
+"""Processor time of a chat template for one conversation: the longest that bodies have room for take a second."""
+
+OPENAI_PROMPT_CHARACTERS_MAX: Final = 256 * MIB
+"""Text that a chat template writes, or has in one value: above what it makes of the largest body."""
+
+OPENAI_TEMPLATE_COUNT_MAX: Final = 10_000
+"""Counts and widths that filters and methods of text get in a chat template: what they make has that many parts."""
+
+
+SAGEMAKER_LOAD_BYTES_MAX: Final = 64 * 1024
+"""The body of a load call: a name and a path. It is read on the loop."""
+
+SAGEMAKER_UNLOAD_S_MAX: Final = 350.0
+"""Wait for a model to be unloaded, as Triton's: SageMaker gives up after 360 s."""
+
+SAGEMAKER_UNLOAD_PAUSE_S: Final = 0.05
+"""Pause between two looks at it."""
+
+
+OVERVIEW_INTERVAL_S: Final = 1.0
+"""Time between two looks at all models, while somebody reads the stream of them."""
+
+OVERVIEW_SHARE_MAX: Final = 0.01
+"""Share of the loop that the looks may take: after one that took long, as of very many models, the next one waits longer."""
+
+OVERVIEW_VIEWERS_MAX: Final = 32
+"""Readers of the stream at one port, who share each look. A few kilobytes each, and more while it is sent."""
+
+OVERVIEW_STREAM_S_MAX: Final = 900.0
+"""Length of one stream. Who wants to go on asks again, and whether he may is looked at again."""
+
+GRAPH_NODES_MAX: Final = 1000
+"""Nodes of a model's graph that are read and drawn. More, a browser draws slowly, and nobody looks at."""
+
+GRAPH_FIELDS_MAX: Final = 1_000_000
+"""Fields of a model's file that are looked at for its graph, in a thread: about a second. Each node that is not read is one."""
+
+GRAPH_KEPT_BYTES_MAX: Final = 4 * MIB
+"""Names and shapes of a graph, which are kept and sent: of 1,000 nodes some 200 KiB."""
+
+GRAPH_NAME_BYTES_MAX: Final = KIB
+"""A name in a graph; longer ones are cut."""
+
+LOG_TAIL_LINES_MAX: Final = 1000
+"""The log's newest lines that are kept in memory, half a megabyte as a rule."""
+
+LOG_TAIL_LINE_CHARACTERS_MAX: Final = 4 * KIB
+"""A kept line; longer ones, as tracebacks may be, are cut."""

@@ -1,4 +1,4 @@
-"""Bounds of the load generator: `tpy perf`, and what else sends requests to measure."""
+"""Bounds of the load generator: `tpy perf`, and what else sends requests to measure; and of a search for a configuration."""
 
 from __future__ import annotations
 
@@ -58,3 +58,7 @@ LOAD_METRICS_S_MAX: Final = 5.0
 
 LOAD_METRICS_BYTES_MAX: Final = 64 * MIB
 """A metrics page: that of thousands of models has some megabytes."""
+
+
+ANALYZE_POINTS_MAX: Final = 10_000
+"""Measurements of an exhaustive search: half a day at four seconds each. More is a slip of the pen."""
