@@ -19,7 +19,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-backends test-clouds test-page test-containers test-dynamo test-kserve attack attack-soak check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-attack test-backends test-clouds test-page test-containers test-dynamo test-kserve attack attack-soak check format profile bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -56,7 +56,7 @@ $(TORCH_SETUP): $(SETUP)
 BACKENDS := openvino tensorflow litert dali fil sklearn
 TRAINERS := xgboost-cpu lightgbm pandas
 BACKENDS_SETUP := $(VENV)/.tpy-backends-setup
-BACKENDS_TESTS := frameworks dali trees native_crashes real_networks tutorial_configurations
+BACKENDS_TESTS := frameworks dali trees native_crashes real_networks tutorial_configurations pytorch init_pytorch
 
 # Some 900 MB, half of it DALI. What cannot be installed here is said; its tests are skipped then, and say so too.
 $(BACKENDS_SETUP): pyproject.toml constraints.txt tests/e2e/networks.txt $(TORCH_SETUP)
@@ -66,9 +66,9 @@ $(BACKENDS_SETUP): pyproject.toml constraints.txt tests/e2e/networks.txt $(TORCH
 	$(PIP) install -c constraints.txt $(TRAINERS) || { echo "not installed: $(TRAINERS)"; failed=1; }; \
 	$(PIP) install --no-deps -r tests/e2e/networks.txt || { echo "not installed: tests/e2e/networks.txt"; failed=1; }; test $$failed = 1 || touch $@
 
-test-backends: $(SETUP) $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: OpenVINO, TensorFlow, LiteRT, DALI, trees, scikit-learn
-	$(BIN)/python -m tests.steadily -n auto --dist loadfile $(BACKENDS:%=tests/backends/%) tests/backends/test_wrong_files.py tests/backends/test_usage_data.py $(BACKENDS_TESTS:%=tests/e2e/test_%.py) || test $$? = 5 # 5: all skipped
-	$(BIN)/python -m pytest tests/docs/test_how_to.py tests/docs/test_how_to_rest.py -k "serve-other-frameworks or serve-trees or serve-dali-pipelines"
+test-backends: $(SETUP) $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: PyTorch, OpenVINO, TensorFlow, LiteRT, DALI, trees, scikit-learn
+	$(BIN)/python -m tests.steadily -n auto --dist loadfile $(BACKENDS:%=tests/backends/%) tests/backends/pytorch tests/backends/test_wrong_files.py tests/backends/test_usage_data.py tests/benchmarks/test_gpu.py $(BACKENDS_TESTS:%=tests/e2e/test_%.py) || test $$? = 5 # 5: all skipped
+	$(BIN)/python -m pytest tests/docs/test_how_to.py tests/docs/test_how_to_rest.py -k "serve-a-pytorch-model or serve-other-frameworks or serve-trees or serve-dali-pipelines"
 
 # Emulators of Azure and Google Cloud Storage. What cannot be installed here is said; its tests are skipped then, and say so too.
 .clouds/.setup: $(SETUP)
@@ -137,15 +137,20 @@ $(addprefix serve-,$(EXAMPLES)): serve-%: $(VENV)/.tpy-%-setup
 	$(BIN)/python docs/examples/build.py $* demo/$*
 	$(BIN)/tpy serve --model-repository demo/$*
 
-TEST_SETUP := $(SETUP) $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup $(TORCH_SETUP)
+TEST_SETUP := $(SETUP) $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup
+# Tests with a target of their own: test-backends, where PyTorch is installed, and test-attack.
+APART := tests/backends/pytorch tests/e2e/test_pytorch.py tests/e2e/test_init_pytorch.py tests/benchmarks/test_gpu.py tests/attack/test_attack.py
 
 # First the tests that need a quiet machine, one after another; then the others on all cores, a file at a time, in the order of
 # tests/conftest.py, and one file more than there are cores, for tests also wait. What fails is run once more, alone.
-test: $(TEST_SETUP) ## run all tests, on all cores
+test: $(TEST_SETUP) ## run the tests, on all cores; those of large frameworks, the page and attacks have targets of their own
 	status=0; \
 	$(BIN)/python -m tests.steadily -m alone $$(grep -rlF mark.alone tests --include='test_*.py') || status=$$?; \
-	$(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder || status=$$?; \
+	$(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(APART:%=--ignore=%) || status=$$?; \
 	exit $$status
+
+test-attack: $(SETUP) ## the quick attacks against a running server; make attack tries all
+	$(BIN)/python -m tests.steadily -n auto tests/attack/test_attack.py
 
 test-python-codec: $(TEST_SETUP) ## the tests of what the native codec reads and writes, in Python
 	TPY_NATIVE_CODEC=0 $(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 1)) --dist loadfile tests/hot tests/frontends/codec tests/frontends/http tests/backends/python tests/conformance tests/e2e/test_both_protocols.py
