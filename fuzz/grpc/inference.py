@@ -17,7 +17,7 @@ from tpy._proto import message_class
 from tpy.errors import TpyError
 from tpy.frontends.grpc.codec.contents import read_contents
 from tpy.frontends.grpc.codec.fields import FieldBudget
-from tpy.frontends.grpc.codec.plan import NO_PLAN
+from tpy.frontends.grpc.codec.parameters import NO_PLAN
 from tpy.frontends.grpc.codec.request import decode_request, parse_version
 from tpy.frontends.grpc.codec.response import encode_response, encode_stream_response
 from tpy.frontends.grpc.codec.wire import (

@@ -41,9 +41,8 @@ from tpy.errors import Internal, InvalidArgument, Unavailable, Unsupported
 from tpy.messages import DataType
 from tpy.testing import HostedInstance, HostedModel, batch_of, request_of
 from tpy_data.backends.onnxruntime import create
-from tpy_data.backends.onnxruntime.session import Session
+from tpy_data.backends.onnxruntime.session import Session, from_runtime, to_runtime
 from tpy_data.backends.onnxruntime.settings import SessionSettings
-from tpy_data.backends.onnxruntime.tensors import from_runtime, to_runtime
 
 BARE = ModelConfig(name="m", backend="onnxruntime")
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)
@@ -464,7 +463,7 @@ from pathlib import Path
 from tpy.backend import BackendSettings, ModelContext
 from tpy.config import ModelConfig
 from tpy_data.backends.onnxruntime import create
-from tpy_data.backends.onnxruntime.tensors import from_runtime, to_runtime
+from tpy_data.backends.onnxruntime.session import from_runtime, to_runtime
 from tpy.errors import Internal
 config = {"enable-global-threadpool": "1", "intra_op_thread_count": "4"}
 backend = create(BackendSettings(name="onnxruntime", config=config))

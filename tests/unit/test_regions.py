@@ -27,7 +27,7 @@ from tpy.regions import (
     registered,
     reopen_segment,
 )
-from tpy.regions import copies as copies_module
+from tpy.regions import region as region_module
 from tpy.regions import registry as registry_module
 from tpy.testing import FakeDevice
 
@@ -362,7 +362,7 @@ def test_copies_may_be_collected_while_one_is_refused(monkeypatch: pytest.Monkey
             gc.collect()
             super().__init__(message)
 
-    monkeypatch.setattr(copies_module, "Unavailable", Collecting)
+    monkeypatch.setattr(region_module, "Unavailable", Collecting)
     ended = threading.Event()
 
     def ask() -> None:

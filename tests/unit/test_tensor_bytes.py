@@ -34,7 +34,7 @@ NUMBERS_ONLY = {
     "src/tpy/frontends/grpc/codec/response.py": _NUMBERS,
     "src/tpy/frontends/shared_memory.py": _DEVICES,
     "src/tpy/regions/array.py": _DEVICES,
-    "src/tpy/regions/device_region.py": _DEVICES,
+    "src/tpy/regions/registry.py": _DEVICES,
     "src/tpy/remote/core/tensors.py": _NUMBERS,
     "src/tpy/sending.py": _VIEWS,
     "src/tpy/tritonserver/tensor.py": _NUMBERS,

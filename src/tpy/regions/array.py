@@ -7,9 +7,8 @@ import numpy as np
 from tpy.devices import Array, ArrayReference
 from tpy.errors import Unavailable
 from tpy.messages import MemoryType, Place
-from tpy.regions.copies import Bytes
-from tpy.regions.device_region import DeviceRegion
-from tpy.regions.region import Region
+from tpy.regions.region import Bytes, Region
+from tpy.regions.registry import DeviceRegion
 
 
 class CountedRegion:

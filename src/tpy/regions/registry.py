@@ -1,24 +1,70 @@
-"""The regions of one server."""
+"""The regions of one server, in host memory and in a GPU's."""
 
 from __future__ import annotations
 
 import os
 import resource
 from collections.abc import Mapping
+from itertools import count
 from types import MappingProxyType
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import numpy as np
 import trio
 
-from tpy.devices import NO_DEVICES, Devices
+from tpy.devices import NO_DEVICES, DeviceArray, DeviceMemory, Devices
 from tpy.echo import echo
 from tpy.errors import AlreadyExists, Internal, InvalidArgument, NotFound, TpyError, Unavailable, Unsupported
 from tpy.limits import REGION_NAME_CHARACTERS_MAX, REGIONS_MAX, REGIONS_OPEN_FILES_SHARE
 from tpy.messages import CudaRegistration, RegionFacts, RegionKind, Registration, SystemRegistration
-from tpy.regions.copies import RegionCopies
-from tpy.regions.device_region import DeviceRegion
-from tpy.regions.region import Region, SegmentRegion
+from tpy.regions.region import Bytes, Region, RegionCopies, SegmentRegion
 from tpy.regions.segments import RESERVED_PREFIX, open_segment
+
+_numbers = count(1)
+
+
+class DeviceRegion:
+    """A `Region` over memory of a client's, opened by its CUDA IPC handle for as long as anyone refers to the region. `number` is
+    its own: no other region of this process has it, whatever their names."""
+
+    __slots__ = ("_devices", "_memory", "copies", "facts", "number")
+
+    def __init__(self, facts: RegionFacts, memory: DeviceMemory, copies: RegionCopies, devices: Devices) -> None:
+        """Copies on the device are in memory of `devices`."""
+        self.facts = facts
+        self.number = next(_numbers)
+        self.copies = copies
+        self._memory = memory
+        self._devices = devices
+
+    def read(self, offset: int, size: int) -> Bytes:
+        """As `Region.read`."""
+        copy = self.copies.allocate(size)
+        self.read_into(copy, offset)
+        return copy
+
+    def read_into(self, target: Bytes, offset: int) -> None:
+        """As `Region.read_into`."""
+        self._memory.device.copy_out(target, self._memory.address + offset)
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """As `Region.write`."""
+        self._memory.device.copy_in(self._memory.address + offset, np.frombuffer(data, np.uint8))
+
+    def on_device(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
+        """Returns a copy of an array in the region, on its device. Raises Unavailable when that has no memory, Internal when it
+        fails."""
+        return self._devices.copy(DeviceArray(self._memory, shape, dtype, offset))
+
+    def take(self, offset: int, array: DeviceArray) -> None:
+        """Copy an array to `offset`, where there is room for it: on the device if it is on the same one. Raises as
+        `on_device`."""
+        memory = self._memory
+        if array.memory.device.id == memory.device.id:
+            memory.device.copy_within(memory.address + offset, array.address, array.nbytes)
+        else:
+            self.write(offset, array.to_host().reshape(-1).view(np.uint8).data)
+
 
 DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 

@@ -20,9 +20,8 @@ from tpy.config.model_config import (
 )
 from tpy.errors import InvalidArgument, Unsupported
 from tpy.messages import DataType
-from tpy_data.backends.pytorch.call_spec import read_call_spec
 from tpy_data.backends.pytorch.names import input_positions, output_positions
-from tpy_data.backends.pytorch.signature import Argument, Result, Signature
+from tpy_data.backends.pytorch.signature import Argument, Result, Signature, read_call_spec
 
 TWO = Signature(inputs=(Argument(name="image"), Argument(name="mask")), outputs=(Result(), Result()))
 OPEN = Signature(inputs=(Argument(name="image"),))

@@ -16,8 +16,7 @@ from tpy.messages import DataType, MemoryType, Place, Tensor
 from tpy_data.backends.onnxruntime.binding import Binding
 from tpy_data.backends.onnxruntime.graphs import NO_CAPTURE, Graphs
 from tpy_data.backends.onnxruntime.instance import OnnxInstance
-from tpy_data.backends.onnxruntime.session import RunOptions, Session
-from tpy_data.backends.onnxruntime.tensors import to_runtime
+from tpy_data.backends.onnxruntime.session import RunOptions, Session, to_runtime
 
 _ASYNCHRONOUS = {"disable_synchronize_execution_providers": "1"}
 """A run returns when all its work is in the stream, not when it is done."""

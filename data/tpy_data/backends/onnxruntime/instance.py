@@ -10,8 +10,7 @@ from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, batch
 from tpy.config import ModelConfig
 from tpy.errors import Internal
 from tpy.messages import DataType, Tensor
-from tpy_data.backends.onnxruntime.session import RunOptions, Session
-from tpy_data.backends.onnxruntime.tensors import Array, from_runtime, to_runtime
+from tpy_data.backends.onnxruntime.session import Array, RunOptions, Session, from_runtime, to_runtime
 
 _Run = Callable[[Sequence[str], Mapping[str, Array], RunOptions], list[Array | None]]
 

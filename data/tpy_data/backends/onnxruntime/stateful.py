@@ -15,8 +15,7 @@ from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, State
 from tpy.config import ModelConfig
 from tpy.errors import Internal, TpyError
 from tpy_data.backends.onnxruntime.instance import OnnxInstance
-from tpy_data.backends.onnxruntime.session import Session
-from tpy_data.backends.onnxruntime.tensors import Array, to_runtime
+from tpy_data.backends.onnxruntime.session import Array, Session, to_runtime
 from tpy_data.backends.states import state_of
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from tpy.errors import TpyError
-from tpy_data.backends.pytorch.call_spec import read_call_spec
 from tpy_data.backends.pytorch.program import Values, load_failure
+from tpy_data.backends.pytorch.signature import read_call_spec
 
 _MODEL = "model"
 """The name under which `aoti_compile_and_package` puts a program into a package."""

@@ -4,7 +4,7 @@ parse_now, parse_request -> decode_request            bytes of a request -> Infe
 encode_response, encode_stream_response, ...          InferenceResponse -> pieces of one message
 """
 
-from tpy.frontends.grpc.codec.plan import NO_PLAN, OutputPlan
+from tpy.frontends.grpc.codec.parameters import NO_PLAN, OutputPlan
 from tpy.frontends.grpc.codec.request import (
     Decoded,
     decode_request,

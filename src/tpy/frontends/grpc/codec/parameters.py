@@ -1,4 +1,5 @@
-"""The `parameters` of a request: those with a meaning to the server, and the caller's own."""
+"""The `parameters` of a request: those with a meaning to the server, and the caller's own; and its output plan: decided while
+the request is read, used when its response is encoded."""
 
 from __future__ import annotations
 
@@ -9,8 +10,24 @@ import msgspec
 
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, Unsupported
+from tpy.frontends.shared_memory import RegionRange
 from tpy.limits import SEQUENCE_ID_CHARACTERS_MAX
 from tpy.messages import ParameterValue, SequencePosition
+
+
+class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`requested`: the outputs that were asked for by name. `class_counts`: those that are wanted as their best classes, and how
+    many of them. `regions`: those that are written there and do not travel in the message. `empty_final`: whether the end of a
+    decoupled request is to be told by a message of its own (`triton_enable_empty_final_response`)."""
+
+    requested: tuple[str, ...] = ()
+    class_counts: Mapping[str, int] = msgspec.field(default_factory=dict)
+    regions: Mapping[str, RegionRange] = msgspec.field(default_factory=dict)
+    empty_final: bool = False
+
+
+NO_PLAN = OutputPlan()
+
 
 _UINT64_MASK = 2**64 - 1
 _RESERVED = "triton_"

@@ -12,8 +12,7 @@ from tpy.errors import InvalidArgument
 from tpy.frontends.binary_tensor import element_count, read_binary
 from tpy.frontends.bytes_tensor import ELEMENT_BYTES_MIN
 from tpy.frontends.grpc.codec.contents import read_contents
-from tpy.frontends.grpc.codec.parameters import NONE, read_parameters
-from tpy.frontends.grpc.codec.plan import NO_PLAN, OutputPlan
+from tpy.frontends.grpc.codec.parameters import NO_PLAN, NONE, OutputPlan, read_parameters
 from tpy.frontends.grpc.codec.wire import ParsedRequest
 from tpy.frontends.shared_memory import NO_REGIONS, RegionRange, TensorResolver, read_region, residency_of
 from tpy.hot.codec import ModelInfer, read_model_infer

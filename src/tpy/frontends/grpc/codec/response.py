@@ -12,7 +12,7 @@ from typing import Any
 from tpy.errors import Internal, InvalidArgument
 from tpy.frontends.binary_tensor import write_binary
 from tpy.frontends.classification import classify
-from tpy.frontends.grpc.codec.plan import OutputPlan
+from tpy.frontends.grpc.codec.parameters import OutputPlan
 from tpy.frontends.grpc.codec.wire import RESPONSE_CLASS, STREAM_RESPONSE_CLASS, infer_response, raw_output
 from tpy.frontends.missing_outputs import missing_outputs
 from tpy.hot.codec import write_model_infer

@@ -27,9 +27,17 @@ from tpy.frontends.http.codec.document import (
 )
 from tpy.frontends.http.codec.inputs import InputReader
 from tpy.frontends.http.codec.numbers import holds_numbers, load_with_numbers
-from tpy.frontends.http.codec.parameters import NONE, read_parameters
+from tpy.frontends.http.codec.parameters import (
+    BINARY,
+    BINARY_PLAN,
+    JSON,
+    JSON_PLAN,
+    NONE,
+    OutputChoice,
+    OutputPlan,
+    read_parameters,
+)
 from tpy.frontends.http.codec.pieces import LongString
-from tpy.frontends.http.codec.plan import BINARY, BINARY_PLAN, JSON, JSON_PLAN, OutputChoice, OutputPlan
 from tpy.frontends.shared_memory import NO_REGIONS, RegionRange, TensorResolver, residency_of
 from tpy.hot.codec import Infer, read_infer
 from tpy.limits import HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX, JSON_LISTS_BYTES_MAX, JSON_WHOLE_BYTES_MAX

@@ -16,7 +16,7 @@ import orjson
 from tpy.errors import ErrorCode, Internal, InvalidArgument, TpyError
 from tpy.frontends.binary_tensor import write_binary
 from tpy.frontends.classification import classify
-from tpy.frontends.http.codec.plan import JSON_PLAN, OutputPlan
+from tpy.frontends.http.codec.parameters import JSON_PLAN, OutputPlan
 from tpy.frontends.missing_outputs import missing_outputs
 from tpy.hot.codec import write_infer
 from tpy.limits import HTTP_INLINE_JSON_ELEMENTS_MAX, INLINE_STRING_OUTPUT_BYTES_MAX
