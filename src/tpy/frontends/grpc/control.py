@@ -14,20 +14,17 @@ from tpy._proto import messages
 from tpy.config import ModelConfig, to_message
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unsupported
+from tpy.frontends.documents import index_document, statistics_document, tensor_document
 from tpy.frontends.grpc.codec import parse_version
 from tpy.frontends.grpc.methods import Encoded, serialised
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import (
     CudaRegistration,
-    IndexEntry,
     LoadRequest,
     LogSettings,
-    ModelStatistics,
     RegionKind,
     SystemRegistration,
-    TensorDescription,
 )
-from tpy.messages.statistics import Duration
 from tpy.regions import registered
 from tpy.services import Services
 
@@ -120,8 +117,8 @@ class ControlService:
                 name=description.name,
                 versions=[str(number) for number in versions],
                 platform=description.platform,
-                inputs=[_tensor(tensor) for tensor in description.inputs],
-                outputs=[_tensor(tensor) for tensor in description.outputs],
+                inputs=[tensor_document(tensor) for tensor in description.inputs],
+                outputs=[tensor_document(tensor) for tensor in description.outputs],
             ),
             entries=len(versions) + len(description.inputs) + len(description.outputs),
         )
@@ -133,7 +130,7 @@ class ControlService:
     async def model_statistics(self, message: Any) -> Message:
         found = await self._services.diagnostics.statistics(message.name, parse_version(message.version))
         return await self._made(
-            lambda: pb.ModelStatisticsResponse(model_stats=[_statistics(entry) for entry in found]),
+            lambda: pb.ModelStatisticsResponse(model_stats=[statistics_document(entry) for entry in found]),
             entries=sum(1 + len(entry.batches) + len(entry.responses) for entry in found),
         )
 
@@ -143,7 +140,7 @@ class ControlService:
         _refuse_repository(message.repository_name)
         entries = await self._services.repository.index(ready_only=message.ready)
         return await self._made(
-            lambda: pb.RepositoryIndexResponse(models=[_index_entry(entry) for entry in entries]), entries=len(entries)
+            lambda: pb.RepositoryIndexResponse(models=[index_document(entry) for entry in entries]), entries=len(entries)
         )
 
     async def repository_model_load(self, message: Any) -> Message:
@@ -174,17 +171,8 @@ class ControlService:
         if message.settings:
             await diagnostics.update_log_settings(_changed(diagnostics.log_settings(), message.settings))
         settings = diagnostics.log_settings()
-        value = pb.LogSettingsResponse.SettingValue
-        return pb.LogSettingsResponse(
-            settings={
-                "log_file": value(string_param=settings.log_file),
-                "log_info": value(bool_param=settings.log_info),
-                "log_warning": value(bool_param=settings.log_warning),
-                "log_error": value(bool_param=settings.log_error),
-                "log_verbose_level": value(uint32_param=settings.log_verbose_level),
-                "log_format": value(string_param=settings.log_format),
-            }
-        )
+        values = {name: {field: getattr(settings, name)} for name, field, _ in _LOG_VALUES}
+        return pb.LogSettingsResponse(settings={"log_file": {"string_param": settings.log_file}, **values})
 
     async def trace_setting(self, message: Any) -> Message:
         if message.model_name:
@@ -194,19 +182,17 @@ class ControlService:
                 raise InvalidArgument(f"Request for unknown model : {echo(message.model_name)}") from None
         updates = {name: list(given.value) for name, given in message.settings.items()}
         settings = await self._services.diagnostics.trace_settings(message.model_name, updates or None)
-        return pb.TraceSettingResponse(
-            settings={name: pb.TraceSettingResponse.SettingValue(value=list(texts)) for name, texts in settings.items()}
-        )
+        return pb.TraceSettingResponse(settings={name: {"value": texts} for name, texts in settings.items()})
 
     # Shared memory
 
     async def system_shared_memory_status(self, message: Any) -> Message:
         regions = registered(self._services.shared_memory.regions, RegionKind.SYSTEM, message.name)
-        shown = pb.SystemSharedMemoryStatusResponse.RegionStatus
         return await self._made(
             lambda: pb.SystemSharedMemoryStatusResponse(
                 regions={
-                    one.name: shown(name=one.name, key=one.key, offset=one.offset, byte_size=one.byte_size) for one in regions
+                    one.name: {"name": one.name, "key": one.key, "offset": one.offset, "byte_size": one.byte_size}
+                    for one in regions
                 }
             ),
             entries=len(regions),
@@ -223,10 +209,9 @@ class ControlService:
 
     async def cuda_shared_memory_status(self, message: Any) -> Message:
         regions = registered(self._services.shared_memory.regions, RegionKind.CUDA, message.name)
-        shown = pb.CudaSharedMemoryStatusResponse.RegionStatus
         return await self._made(
             lambda: pb.CudaSharedMemoryStatusResponse(
-                regions={one.name: shown(name=one.name, device_id=one.device_id, byte_size=one.byte_size) for one in regions}
+                regions={one.name: {"name": one.name, "device_id": one.device_id, "byte_size": one.byte_size} for one in regions}
             ),
             entries=len(regions),
         )
@@ -252,65 +237,6 @@ class ControlService:
 def _config_response(config: ModelConfig) -> bytes:
     """The bytes of a ModelConfigResponse."""
     return serialised(pb.ModelConfigResponse(config=to_message(config)))
-
-
-def _tensor(tensor: TensorDescription) -> Message:
-    return pb.ModelMetadataResponse.TensorMetadata(name=tensor.name, datatype=tensor.datatype.value, shape=list(tensor.shape))
-
-
-def _duration(duration: Duration) -> Message:
-    return pb.StatisticDuration(count=duration.count, ns=duration.ns)
-
-
-def _statistics(entry: ModelStatistics) -> Message:
-    inference = entry.inference
-    return pb.ModelStatistics(
-        name=entry.name,
-        version=str(entry.version),
-        last_inference=entry.last_inference_ms,
-        inference_count=entry.inference_count,
-        execution_count=entry.execution_count,
-        inference_stats=pb.InferStatistics(
-            success=_duration(inference.success),
-            fail=_duration(inference.fail),
-            queue=_duration(inference.queue),
-            compute_input=_duration(inference.compute_input),
-            compute_infer=_duration(inference.compute_infer),
-            compute_output=_duration(inference.compute_output),
-            cache_hit=_duration(inference.cache_hit),
-            cache_miss=_duration(inference.cache_miss),
-        ),
-        batch_stats=[
-            pb.InferBatchStatistics(
-                batch_size=batch.batch_size,
-                compute_input=_duration(batch.compute_input),
-                compute_infer=_duration(batch.compute_infer),
-                compute_output=_duration(batch.compute_output),
-            )
-            for batch in entry.batches
-        ],
-        response_stats={
-            str(row.index): pb.InferResponseStatistics(
-                compute_infer=_duration(row.compute_infer),
-                compute_output=_duration(row.compute_output),
-                success=_duration(row.success),
-                fail=_duration(row.fail),
-                empty_response=_duration(row.empty_response),
-                cancel=_duration(row.cancel),
-            )
-            for row in entry.responses
-        },
-        memory_usage=[pb.MemoryUsage(type=usage.kind, id=usage.id, byte_size=usage.byte_size) for usage in entry.memory_usage],
-    )
-
-
-def _index_entry(entry: IndexEntry) -> Message:
-    return pb.RepositoryIndexResponse.ModelIndex(
-        name=entry.name,
-        version="" if entry.version is None else str(entry.version),
-        state="" if entry.state is None else entry.state.value,
-        reason=entry.reason,
-    )
 
 
 def _refuse_repository(repository: str) -> None:

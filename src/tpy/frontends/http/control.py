@@ -18,6 +18,7 @@ from tpy import limits
 from tpy.config import ModelConfig, to_json
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unsupported
+from tpy.frontends.documents import index_document, statistics_document, tensor_document
 from tpy.frontends.http.codec.document import (
     NON_ARRAY,
     NON_BOOLEAN,
@@ -31,8 +32,7 @@ from tpy.frontends.http.codec.pieces import LongString
 from tpy.frontends.http.infer import parse_version
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, health_reply, json_reply, query_number
 from tpy.frontends.threads import run_in_thread
-from tpy.messages import IndexEntry, LoadRequest, LogSettings, ModelStatistics, TensorDescription
-from tpy.messages.statistics import Duration
+from tpy.messages import LoadRequest, LogSettings
 from tpy.services import Services, TraceUpdates, offered
 
 Json = dict[str, object]
@@ -83,8 +83,8 @@ class ControlApi:
                 "name": description.name,
                 "versions": [str(number) for number in versions],
                 "platform": description.platform,
-                "inputs": [_tensor(tensor) for tensor in description.inputs],
-                "outputs": [_tensor(tensor) for tensor in description.outputs],
+                "inputs": [tensor_document(tensor) for tensor in description.inputs],
+                "outputs": [tensor_document(tensor) for tensor in description.outputs],
             },
             entries=len(versions) + len(description.inputs) + len(description.outputs),
         )
@@ -95,7 +95,7 @@ class ControlApi:
     async def statistics(self, request: HttpRequest, *, model: str = "", version: str | None = None) -> HttpReply:
         found = await self._services.diagnostics.statistics(model, parse_version(version))
         return await self._made(
-            lambda: {"model_stats": [_statistics(entry) for entry in found]},
+            lambda: {"model_stats": [statistics_document(entry) for entry in found]},
             entries=sum(1 + len(entry.batches) + len(entry.responses) for entry in found),
         )
 
@@ -116,7 +116,7 @@ class ControlApi:
         if type(ready) is not bool:
             raise InvalidArgument("Invalid value for 'ready': expected a boolean")
         found = await self._services.repository.index(ready_only=ready)
-        return await self._made(lambda: [_index_entry(entry) for entry in found], entries=len(found))
+        return await self._made(lambda: [index_document(entry) for entry in found], entries=len(found))
 
     async def load(self, request: HttpRequest, *, model: str, repository: str = "") -> HttpReply:
         _refuse_repository(repository)
@@ -207,17 +207,7 @@ class ControlApi:
         return await run_in_thread(lambda: _json(make()), limiter=self._threads)
 
     def _log_settings(self) -> HttpReply:
-        settings = self._services.diagnostics.log_settings()
-        return _json(
-            {
-                "log_file": settings.log_file,
-                "log_info": settings.log_info,
-                "log_warning": settings.log_warning,
-                "log_error": settings.log_error,
-                "log_verbose_level": settings.log_verbose_level,
-                "log_format": settings.log_format,
-            }
-        )
+        return _json(msgspec.to_builtins(self._services.diagnostics.log_settings()))
 
     async def _trace_settings(self, model: str, updates: TraceUpdates | None) -> HttpReply:
         """The trace settings, after an update. Raises InvalidArgument, as Triton does here, unless `model` is "" or known."""
@@ -241,67 +231,6 @@ def _json(document: object) -> HttpReply:
 
 def _config(config: ModelConfig) -> bytes:
     return orjson.dumps(to_json(config))
-
-
-def _tensor(tensor: TensorDescription) -> Json:
-    return {"name": tensor.name, "datatype": tensor.datatype.value, "shape": list(tensor.shape)}
-
-
-def _duration(duration: Duration) -> Json:
-    return {"count": duration.count, "ns": duration.ns}
-
-
-def _statistics(entry: ModelStatistics) -> Json:
-    inference = entry.inference
-    return {
-        "name": entry.name,
-        "version": str(entry.version),
-        "last_inference": entry.last_inference_ms,
-        "inference_count": entry.inference_count,
-        "execution_count": entry.execution_count,
-        "inference_stats": {
-            "success": _duration(inference.success),
-            "fail": _duration(inference.fail),
-            "queue": _duration(inference.queue),
-            "compute_input": _duration(inference.compute_input),
-            "compute_infer": _duration(inference.compute_infer),
-            "compute_output": _duration(inference.compute_output),
-            "cache_hit": _duration(inference.cache_hit),
-            "cache_miss": _duration(inference.cache_miss),
-        },
-        "response_stats": {
-            str(row.index): {
-                "compute_infer": _duration(row.compute_infer),
-                "compute_output": _duration(row.compute_output),
-                "success": _duration(row.success),
-                "fail": _duration(row.fail),
-                "empty_response": _duration(row.empty_response),
-                "cancel": _duration(row.cancel),
-            }
-            for row in entry.responses
-        },
-        "batch_stats": [
-            {
-                "batch_size": batch.batch_size,
-                "compute_input": _duration(batch.compute_input),
-                "compute_infer": _duration(batch.compute_infer),
-                "compute_output": _duration(batch.compute_output),
-            }
-            for batch in entry.batches
-        ],
-        "memory_usage": [{"type": usage.kind, "id": usage.id, "byte_size": usage.byte_size} for usage in entry.memory_usage],
-    }
-
-
-def _index_entry(entry: IndexEntry) -> Json:
-    row: Json = {"name": entry.name}
-    if entry.version is not None:
-        row["version"] = str(entry.version)
-    if entry.state is not None:
-        row["state"] = entry.state.value
-    if entry.reason:
-        row["reason"] = entry.reason
-    return row
 
 
 def _trace_updates(document: Json) -> dict[str, tuple[str, ...]]:
@@ -390,26 +319,14 @@ def _changed(settings: LogSettings, changes: Json) -> LogSettings:
     values = {key: value for key, value in changes.items() if value is not None}
     if "log_file" in values:
         raise Unsupported("log file location can not be updated through network protocol")
-    info = _boolean(values.get("log_info", settings.log_info))
-    warning = _boolean(values.get("log_warning", settings.log_warning))
-    error = _boolean(values.get("log_error", settings.log_error))
-    level = values.get("log_verbose_level", settings.log_verbose_level)
+    for name in ("log_info", "log_warning", "log_error"):
+        if name in values and type(values[name]) is not bool:
+            raise InvalidArgument(NON_BOOLEAN)
+    level = values.get("log_verbose_level", 0)
     if type(level) is not int or not is_unsigned(level):
         raise InvalidArgument(NON_UNSIGNED)
-    log_format = values.get("log_format", settings.log_format)
-    if type(log_format) is not str:
+    if type(values.get("log_format", "")) is not str:
         raise InvalidArgument(NON_STRING)
-    return LogSettings(
-        log_file=settings.log_file,
-        log_info=info,
-        log_warning=warning,
-        log_error=error,
-        log_verbose_level=level,
-        log_format=log_format,
+    return msgspec.structs.replace(
+        settings, **{name: value for name, value in values.items() if name in LogSettings.__struct_fields__}
     )
-
-
-def _boolean(value: object) -> bool:
-    if type(value) is not bool:
-        raise InvalidArgument(NON_BOOLEAN)
-    return value
