@@ -19,7 +19,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-attack test-backends test-clouds test-page test-containers test-dynamo test-kserve attack attack-soak check format profile bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-attack test-backends test-clouds test-page test-containers test-dynamo test-kserve test-rollout attack attack-soak check format profile bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -106,6 +106,11 @@ test-dynamo: .dynamo/.setup ## the module tritonserver in workers of NVIDIA Dyna
 
 test-kserve: $(SETUP) .kserve/.setup ## the runtimes of deploy/kserve with KServe's client and storage initializer, which this installs
 	$(BIN)/python -m tests.steadily tests/kserve || test $$? = 5 # 5: all skipped
+
+RESTARTS ?= 100
+
+test-rollout: $(SETUP) ## rolling restarts of servers behind HAProxy and nginx under load, without a failed request: make test-rollout RESTARTS=20
+	$(BIN)/python -m pytest -s --time-limit 3600 tests/rollout --soak $$(($(RESTARTS) / 2))
 
 PAGE_SETUP := $(VENV)/.tpy-page-setup
 

@@ -126,7 +126,50 @@ FIRING: list[dict[str, Any]] = [
         "labels": {"severity": "warning", "instance": "a", "model": "m"},
         "summary": "requests wait 200k us in the queue of m, on average",
     },
+    {
+        "alert": "TpyDown",
+        "input": {'up{job="tpy",instance="a"}': "1x3 0x12"},
+        "labels": {"severity": "critical", "instance": "a", "job": "tpy"},
+        "summary": "a does not answer on its metrics port",
+    },
+    {
+        "alert": "TpyRequestsMalformed",
+        "input": {'tpy_inference_refused_total{instance="a",model="m",reason="INVALID"}': "0+120x15"},
+        "labels": {"severity": "warning", "instance": "a", "model": "m"},
+        "summary": "clients send m 2 requests a second that do not fit its configuration",
+    },
+    {
+        "alert": "TpyExecutionHangs",
+        "input": {'tpy_model_long_execution_seconds{instance="a",model="m"}': "0x5 90x10"},
+        "labels": {"severity": "critical", "instance": "a", "model": "m"},
+        "summary": "an instance of m has been executing for 1m 30s",
+    },
+    {
+        "alert": "TpyInstanceCrashLoop",
+        "input": {'tpy_instance_restarts_total{instance="a",model="m"}': "0x5 0+2x10"},
+        "labels": {"severity": "critical", "instance": "a", "model": "m"},
+        "summary": "instances of m were started again 12 times in ten minutes",
+    },
+    {
+        "alert": "TpyRepositoryUnreachable",
+        "input": {'tpy_repository_reachable{instance="a",repository="s3://b"}': "0x15"},
+        "labels": {"severity": "warning", "instance": "a", "repository": "s3://b"},
+        "summary": "s3://b does not answer: models cannot be loaded from it",
+    },
+    {
+        "alert": "TpyGpuMemoryFull",
+        "input": {
+            'nv_gpu_memory_used_bytes{instance="a",gpu_uuid="GPU-1"}': "96x15",
+            'nv_gpu_memory_total_bytes{instance="a",gpu_uuid="GPU-1"}': "100x15",
+        },
+        "labels": {"severity": "warning", "instance": "a", "gpu_uuid": "GPU-1"},
+        "summary": "GPU-1 has 96% of its memory in use",
+    },
 ]
+
+
+def test_every_alert_is_tried() -> None:
+    assert sorted(each["alert"] for each in FIRING) == sorted(rule["alert"] for rule in rules())
 
 
 def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:

@@ -20,10 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from .gated import GatedModel, metrics
@@ -196,6 +198,25 @@ def test_checks_traces_and_the_log_are_answered_by_all(rig: Rig) -> None:
     wait_until(lambda: _ask(rig, "GET", "/v2/trace/recent")["traces"])
     ((part, *_), *_) = [trace["parts"] for trace in _ask(rig, "GET", "/v2/trace/recent")["traces"]]
     assert (part["model_name"], part["protocol"], part["status"]) == ("texts", "http", "OK")
+
+
+def test_the_load_of_the_server_goes_with_an_answer(rig: Rig) -> None:
+    body = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "FP32", "data": [1]}]})
+    connection = http.client.HTTPConnection(rig.server.http)
+    with contextlib.closing(connection):
+        connection.request("POST", "/v2/models/floats/infer", body, {"endpoint-load-metrics-format": "text"})
+        said = connection.getresponse().headers["endpoint-load-metrics"]
+    message = service_pb2.ModelInferRequest(model_name="floats", raw_input_contents=[bytes(4)])
+    message.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 1])
+    with grpc.insecure_channel(rig.server.grpc) as channel:
+        asked = (("endpoint-load-metrics-format", "json"),)
+        _, call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.with_call(message, metadata=asked)
+    [(name, told)] = call.trailing_metadata()
+    report = json.loads(told.removeprefix("JSON "))
+    assert name == "endpoint-load-metrics"
+    assert said.startswith("TEXT application_utilization=")
+    assert {"application_utilization", "cpu_utilization", "mem_utilization"} <= report.keys()
+    assert report["named_metrics"].keys() == {"tpy_load", "tpy_server_load"}
 
 
 def test_the_table_of_options_names_the_processes(rig: Rig) -> None:
