@@ -19,7 +19,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-attack test-backends test-clouds test-page test-containers test-dynamo test-kserve test-rollout attack attack-soak check format profile bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-attack test-backends test-clouds test-page test-containers test-dynamo test-kserve test-rollout test-ray attack attack-soak check format profile bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -111,6 +111,19 @@ RESTARTS ?= 100
 
 test-rollout: $(SETUP) ## rolling restarts of servers behind HAProxy and nginx under load, without a failed request: make test-rollout RESTARTS=20
 	$(BIN)/python -m pytest -s --time-limit 3600 tests/rollout --soak $$(($(RESTARTS) / 2))
+
+RAY_SETUP := $(VENV)/.tpy-ray-setup
+
+# Some 250 MB. What cannot be installed here is said; its tests are skipped then, and say so too.
+$(RAY_SETUP): pyproject.toml constraints.txt $(SETUP) $(DEMO_SETUP)
+	$(PIP) install -c constraints.txt -e '.[ray]' && touch $@ || echo "not installed: ray"
+
+# Ray listens on all addresses: in a network of its own, where the system allows one, nobody else reaches it.
+PRIVATE_NETWORK := $(shell unshare --net --map-root-user true 2>/dev/null && echo 'unshare --net --map-root-user sh -c "ip link set lo up && exec \"\$$@\"" sh')
+
+test-ray: $(RAY_SETUP) ## the tests of tpy.ray on clusters of Ray Serve in a private network, which this installs
+	$(PRIVATE_NETWORK) $(BIN)/python -m pytest tests/ray || test $$? = 5 # 5: all skipped
+	$(BIN)/python -m pytest tests/docs/test_how_to.py tests/docs/test_how_to_rest.py -k how-to/ray
 
 PAGE_SETUP := $(VENV)/.tpy-page-setup
 

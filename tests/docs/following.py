@@ -17,6 +17,7 @@ HOW_TO_HALVES = _HOW_TO[: len(_HOW_TO) // 2], _HOW_TO[len(_HOW_TO) // 2 :]
 """Each for a file of tests: files are what cores share."""
 
 NEEDS = {
+    "ray.md": (("ray.serve",), "needs Ray: make test-ray"),
     "serve-dali-pipelines.md": (("nvidia.dali",), "needs DALI: make test-backends"),
     "serve-a-pytorch-model.md": (("torch",), "needs PyTorch: make setup-torch"),
     "serve-trees.md": (("treelite", "lightgbm"), "needs treelite and LightGBM: make test-backends"),

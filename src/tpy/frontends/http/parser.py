@@ -354,7 +354,7 @@ class RequestParser:
                 self._collect = _Collect.BUFFER
 
     def _oversized(self, request: HttpRequest, size: int) -> None:
-        refusal = _too_large(self._refuse, size, self._max_input_size, request.fields)
+        refusal = too_large(self._refuse, size, self._max_input_size, request.fields)
         if size > limits.HTTP_DISCARDED_BODY_BYTES_MAX or b"expect" in request.fields:
             self.fatal = refusal
             raise _Stop
@@ -393,7 +393,7 @@ class RequestParser:
                     self._throw_away()
                 if self.body_received > self._max_input_size:
                     fields = self._request.fields if self._request is not None else {}
-                    self.fatal = _too_large(self._refuse, self.body_received, self._max_input_size, fields)
+                    self.fatal = too_large(self._refuse, self.body_received, self._max_input_size, fields)
                     raise _Stop
             case _:
                 pass
@@ -441,7 +441,7 @@ def _bodies_full(refuse: Refuse) -> HttpReply:
     return msgspec.structs.replace(refuse(HTTPStatus.SERVICE_UNAVAILABLE, BODIES_FULL), counted_as=ErrorCode.UNAVAILABLE.name)
 
 
-def _too_large(refuse: Refuse, size: int, limit: int, fields: Mapping[bytes, bytes]) -> HttpReply:
+def too_large(refuse: Refuse, size: int, limit: int, fields: Mapping[bytes, bytes]) -> HttpReply:
     """The refusal of a body of `size` bytes that came with these header fields: of a raw one in other words, as in Triton."""
     raw = fields.get(b"inference-header-content-length") == b"0"
     what, bound = ("binary", "value") if raw else ("JSON", "input size")

@@ -1,0 +1,32 @@
+"""tpy on Ray Serve: a repository on many machines, through Ray's own ports.
+
+    serve run tpy.ray:app repository=models replicas=4
+
+Read in this order: application.py (arguments to deployment), replica.py (a whole server without ports), http.py and grpc.py (how
+requests cross to it), replicas.py (changes on all of them), core/ (what is decided about them, without I/O).
+
+Needs the extra `ray`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+try:
+    import ray.serve  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"tpy.ray needs Ray Serve: pip install 'tpy-server[ray]' ({error})") from error
+
+from tpy.ray.application import build
+from tpy.ray.grpc import add_GRPCInferenceServiceServicer_to_server, add_HealthServicer_to_server
+from tpy.ray.scaling import ByLoad
+
+if TYPE_CHECKING:
+    from ray.serve import Application
+
+__all__ = ["ByLoad", "add_GRPCInferenceServiceServicer_to_server", "add_HealthServicer_to_server", "app"]
+
+
+def app(arguments: dict[str, Any]) -> Application:
+    """Build the application; see `tpy.ray.arguments.Arguments` for the arguments."""
+    return build(arguments)

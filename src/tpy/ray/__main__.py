@@ -1,0 +1,33 @@
+"""`python -m tpy.ray repository=FOLDER ... > serve.yaml`: writes the configuration for `serve run` and `serve deploy`."""
+
+from __future__ import annotations
+
+import sys
+
+import yaml  # type: ignore[import-untyped]  # it has no types
+
+from tpy.errors import TpyError
+from tpy.ray.config import serve_config
+
+
+def main(words: list[str]) -> int:
+    """Returns the exit code."""
+    wrong = [word for word in words if "=" not in word]
+    if wrong or not words:
+        print(f"usage: python -m tpy.ray repository=FOLDER [per_model=true] [NAME=VALUE ...]{_but(wrong)}", file=sys.stderr)
+        return 2
+    try:
+        config = serve_config(dict(word.split("=", 1) for word in words))
+    except TpyError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return 2
+    print(yaml.safe_dump(config, sort_keys=False), end="")
+    return 0
+
+
+def _but(wrong: list[str]) -> str:
+    return f"; got '{wrong[0]}'" if wrong else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

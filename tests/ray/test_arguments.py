@@ -1,0 +1,132 @@
+"""Arguments, and the configuration of Serve that is made of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tpy.errors import InvalidArgument
+from tpy.ray.application import deployment_options
+from tpy.ray.arguments import read_arguments
+from tpy.ray.config import serve_config
+from tpy.ray.scaling import ByLoad
+
+
+def model(repository: Path, name: str, config: str = "") -> None:
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(f'name: "{name}"\nbackend: "identity"\n{config}')
+
+
+def test_words_are_read_by_the_types_of_the_arguments_and_the_rest_are_flags() -> None:
+    read = read_arguments(
+        {"repository": "/a,s3://b", "models": "x,y", "cpus": "0.5", "max_replicas": "4", "http_max_input_size": "1000"}
+    )
+    assert (read.repository, read.models, read.cpus, read.max_replicas) == (("/a", "s3://b"), ("x", "y"), 0.5, 4)
+    assert read.flags == {"http_max_input_size": "1000"}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "tpy.ray: expected repository=FOLDER, the model repository that every node can read"),
+        ({"repository": "r", "cpus": "many"}, "tpy.ray: Expected `float`, got `str` - at `$.cpus`"),
+        ({"repository": "r", "scale_by": "luck"}, "tpy.ray: expected scale_by to be load or ongoing, got 'luck'"),
+        ({"repository": "r", "min_replicas": 1}, "tpy.ray: min_replicas needs max_replicas"),
+        ({"repository": "r", "min_replicas": 3, "max_replicas": 2}, "expected 0 <= min_replicas <= max_replicas, got 3 and 2"),
+        ({"repository": "r", "replicas": 0}, "tpy.ray: expected replicas from 1 on, got 0"),
+        ({"repository": "r", "target": "nan"}, "tpy.ray: expected target above 0, got nan"),
+    ],
+)
+def test_wrong_arguments_are_named(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        read_arguments(given)
+    assert text in raised.value.message
+
+
+def test_an_argument_that_is_no_flag_is_refused_where_the_application_is_built() -> None:
+    with pytest.raises(InvalidArgument, match="no flag of tpy serve: 'htp_port'"):
+        serve_config({"repository": "r", "htp_port": "1"})
+
+
+def test_one_application_for_the_repository(tmp_path: Path) -> None:
+    config = serve_config(
+        {"repository": str(tmp_path), "replicas": "2", "models": "a,b", "grpc_port": "9001", "strict_readiness": "false"}
+    )
+    (application,) = config["applications"]
+    assert config["grpc_options"]["port"] == 9001
+    assert application["args"] == {"repository": str(tmp_path), "models": ["a", "b"], "strict_readiness": "false"}
+    (deployment,) = application["deployments"]
+    assert (deployment["num_replicas"], deployment["user_config"]) == (2, {"models": ["a", "b"]})
+
+
+def test_an_application_for_each_model_and_one_for_the_servers_routes(tmp_path: Path) -> None:
+    gpu = "instance_group [{ kind: KIND_GPU gpus: [0, 1] }]"
+    queue = "max_batch_size: 4 dynamic_batching { default_queue_policy { max_queue_size: 10 } }"
+    own = 'parameters { key: "ray.max_replicas" value { string_value: "5" } }'
+    model(tmp_path, "on-gpus", gpu)
+    model(tmp_path, "plain", f"instance_group [{{ kind: KIND_CPU count: 3 }}] {queue} {own}")
+    config = serve_config({"repository": str(tmp_path), "per_model": "true", "backend_config": "identity,a=b"})
+    found = {each["name"]: each for each in config["applications"]}
+    assert {name: each["route_prefix"] for name, each in found.items()} == {
+        "on-gpus": "/v2/models/on-gpus",
+        "plain": "/v2/models/plain",
+        "tpy": "/",
+    }
+    options = {name: each["deployments"][0] for name, each in found.items()}
+    assert options["on-gpus"]["ray_actor_options"] == {"num_cpus": 1.0, "num_gpus": 2.0}
+    assert options["plain"]["ray_actor_options"] == {"num_cpus": 3.0, "num_gpus": 0.0}
+    assert options["plain"]["max_ongoing_requests"] == 10 + 3 * 4
+    assert options["plain"]["autoscaling_config"]["max_replicas"] == 5
+    assert options["on-gpus"]["num_replicas"] == 1
+    assert found["plain"]["args"] == {"repository": str(tmp_path), "backend_config": "identity,a=b", "model": "plain"}
+    assert found["tpy"]["args"]["applications"] == ["on-gpus", "plain"]
+    assert options["tpy"]["ray_actor_options"]["num_cpus"] == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (
+            'parameters { key: "ray.relicas" value { string_value: "5" } }',
+            "model 'm': there is no parameter 'ray.relicas'; there are ray.",
+        ),
+        ("max_batch_size: x", "model 'm': "),
+    ],
+)
+def test_a_model_that_cannot_be_deployed_is_named(tmp_path: Path, config: str, text: str) -> None:
+    model(tmp_path, "m", config)
+    with pytest.raises(InvalidArgument) as raised:
+        serve_config({"repository": str(tmp_path), "per_model": "true"})
+    assert text in raised.value.message
+
+
+def test_replicas_scale_by_load_or_by_requests() -> None:
+    by_load = deployment_options(read_arguments({"repository": "r", "max_replicas": 3, "target": 0.5}))["autoscaling_config"]
+    assert (by_load.min_replicas, by_load.max_replicas) == (1, 3)
+    assert by_load.policy.policy_kwargs == {"target": 0.5}
+    ongoing = deployment_options(read_arguments({"repository": "r", "max_replicas": 3, "scale_by": "ongoing"}))[
+        "autoscaling_config"
+    ]
+    assert ongoing.target_ongoing_requests == 16
+
+
+@pytest.mark.parametrize(
+    ("loads", "running", "wanted"), [([0.0], 1, 0), ([0.7], 1, 1), ([2.8], 1, 4), ([1.4, 0.7], 2, 3), ([], 2, 2)]
+)
+def test_as_many_replicas_as_bring_each_to_the_target(loads: list[float], running: int, wanted: int) -> None:
+    told = {"tpy_load": {f"r{at}": load for at, load in enumerate(loads)}} if loads else {}
+    context = SimpleNamespace(
+        aggregated_metrics=told, current_num_replicas=running, target_num_replicas=running, total_num_requests=0
+    )
+    assert ByLoad(0.7)(context)[0] == wanted
+
+
+def test_without_ray_the_import_says_what_to_install() -> None:
+    code = "import sys; sys.modules['ray'] = None\nimport tpy.ray"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ImportError: tpy.ray needs Ray Serve: pip install 'tpy-server[ray]'" in ended.stderr
