@@ -19,7 +19,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-attack test-backends test-clouds test-page test-containers test-dynamo test-kserve test-rollout test-ray attack attack-soak check format profile bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-attack test-backends test-clouds test-page test-containers test-dynamo test-kserve test-rollout test-ray attack attack-soak check format profile bench bench-ray bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -230,6 +230,9 @@ bench-growth: $(VENV)/.tpy-bench-setup ## how cost grows with batches, clients, 
 
 profile: $(VENV)/.tpy-bench-setup ## draw where the time of a server under load goes: a flame graph in .bench, by py-spy
 	$(BIN)/python -m benchmarks.profile
+
+bench-ray: $(RAY_SETUP) ## tpy on Ray Serve beside an empty deployment and the form of the tutorials, by HAProxy and the Python proxy: 6 minutes
+	$(PRIVATE_NETWORK) $(BIN)/python -m benchmarks.ray --results .bench/ray.json
 
 SEEDS ?= 300
 

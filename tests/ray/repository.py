@@ -51,7 +51,7 @@ class TritonPythonModel:
 
 _SUM_CONFIG = """
 backend: "python"
-max_batch_size: 1
+max_batch_size: 8
 sequence_batching { max_sequence_idle_microseconds: 60000000 }
 input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]
 output [ { name: "SUM" data_type: TYPE_INT32 dims: [ 1 ] } ]

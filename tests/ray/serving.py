@@ -88,6 +88,8 @@ def serving(config: Path, log: Path, environ: dict[str, str], ready: str) -> Ite
         def is_up() -> bool:
             if process.poll() is not None:
                 raise RuntimeError(f"serve run has ended with {process.returncode}:\n{log.read_text()[-4000:]}")
+            if "failed with exception" in log.read_text():
+                raise RuntimeError(log.read_text()[-4000:])
             return answers(ready)
 
         until(is_up, seconds=START_S)
@@ -99,6 +101,12 @@ def serving(config: Path, log: Path, environ: dict[str, str], ready: str) -> Ite
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def is_running(environ: dict[str, str]) -> bool:
+    """Returns True when Serve says that all replicas of the only application run."""
+    told = subprocess.run([BIN / "serve", "status"], capture_output=True, text=True, check=False, env=environ).stdout
+    return "status: RUNNING" in told
 
 
 def configure(path: Path, *words: str) -> Path:
@@ -113,7 +121,7 @@ def processes(name: str, ancestor: int | None = None) -> list[int]:
     root = os.getpid() if ancestor is None else ancestor
     parents: dict[int, int] = {}
     names: dict[int, str] = {}
-    for path in Path("/proc").iterdir():
+    for path in list(Path("/proc").iterdir()):
         if path.name.isdigit():
             try:
                 stat = (path / "stat").read_text()

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tpy.errors import InvalidArgument
-from tpy.ray.application import deployment_options
+from tpy.errors import InvalidArgument, Unavailable
+from tpy.ray.application import deployment_options, shortage
 from tpy.ray.arguments import read_arguments
 from tpy.ray.config import serve_config
+from tpy.ray.replica import start
 from tpy.ray.scaling import ByLoad
 
 
@@ -124,6 +125,24 @@ def test_as_many_replicas_as_bring_each_to_the_target(loads: list[float], runnin
         aggregated_metrics=told, current_num_replicas=running, target_num_replicas=running, total_num_requests=0
     )
     assert ByLoad(0.7)(context)[0] == wanted
+
+
+def test_a_repository_that_a_node_cannot_read_is_named_with_the_node(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable) as raised:
+        start(read_arguments({"repository": str(tmp_path / "none")}), "r1")
+    assert raised.value.message.startswith("replica r1 on the node ")
+    assert str(tmp_path / "none") in raised.value.message
+
+
+def test_what_a_cluster_lacks_is_named() -> None:
+    sentence = "too few GPUs: model 'm' wants 6 (3 replicas with 2 each), the cluster has 1; "
+    assert shortage("m", "GPU", 2.0, 3, 1.0).startswith(sentence)
+
+
+def test_an_older_ray_is_named() -> None:
+    code = "import ray.serve.handle as handle; del handle.DeploymentHandle.broadcast; import tpy.ray"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ImportError: tpy.ray needs Ray 2.60 or newer: pip install 'tpy-server[ray]'" in ended.stderr
 
 
 def test_without_ray_the_import_says_what_to_install() -> None:

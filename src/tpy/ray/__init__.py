@@ -13,9 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 try:
-    import ray.serve  # noqa: F401
+    import ray.serve
 except ImportError as error:
     raise ImportError(f"tpy.ray needs Ray Serve: pip install 'tpy-server[ray]' ({error})") from error
+if not hasattr(ray.serve.handle.DeploymentHandle, "broadcast"):
+    raise ImportError(f"tpy.ray needs Ray 2.60 or newer: pip install 'tpy-server[ray]' (this is Ray {ray.__version__})")
 
 from tpy.ray.application import build
 from tpy.ray.grpc import add_GRPCInferenceServiceServicer_to_server, add_HealthServicer_to_server

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import ray
 from ray import serve
 from ray.serve.config import AutoscalingConfig, DeploymentActorConfig, RequestRouterConfig
 
@@ -16,6 +18,9 @@ from tpy.ray.replica import Replica, server_of
 from tpy.ray.replicas import CHANGES_ACTOR
 from tpy.ray.scaling import LOAD_TARGET_DEFAULT
 
+_log = logging.getLogger(__name__)
+
+RAY_TRIED = "2.60"
 DEPLOYMENT = "tpy"
 _SESSIONS = "ray.serve.experimental.consistent_hash_router:ConsistentHashRouter"
 _ONGOING_TARGET_DEFAULT = 16.0
@@ -31,8 +36,32 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
     given = msgspec.structs.replace(given, repository=tuple(map(absolute, given.repository)))
     server_of(given)  # refuses unknown flags here, not on every node
     options = deployment_options(given)
+    _warn(given)
     deployment = serve.deployment(serve.ingress()(Replica)).options(**options)
     return deployment.bind(given)
+
+
+def _warn(arguments: Arguments) -> None:
+    """Log what may keep the application from starting: another Ray than was tried, and a cluster, if there is one, that is too
+    small, which its autoscaler may change."""
+    if not ray.__version__.startswith(f"{RAY_TRIED}."):
+        _log.warning("tpy.ray was tried with Ray %(tried)s, this is Ray %(this)s", {"tried": RAY_TRIED, "this": ray.__version__})
+    if not ray.is_initialized():
+        return
+    replicas = arguments.replicas if arguments.max_replicas is None else arguments.min_replicas or 1
+    there = ray.cluster_resources()
+    for what, each in (("CPU", arguments.cpus), ("GPU", arguments.gpus)):
+        if each * replicas > there.get(what, 0.0):
+            _log.warning("%(sentence)s", {"sentence": shortage(arguments.model, what, each, replicas, there.get(what, 0.0))})
+
+
+def shortage(model: str, what: str, each: float, replicas: int, there: float) -> str:
+    """The sentence about CPUs or GPUs that a cluster lacks."""
+    of = f"model '{model}'" if model else "the application"
+    return (
+        f"too few {what}s: {of} wants {each * replicas:g} ({replicas} replicas with {each:g} each), the cluster has {there:g}; "
+        "replicas that do not fit wait until it has more"
+    )
 
 
 def deployment_options(arguments: Arguments) -> dict[str, Any]:
