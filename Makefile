@@ -116,7 +116,7 @@ RAY_SETUP := $(VENV)/.tpy-ray-setup
 
 # Some 250 MB. What cannot be installed here is said; its tests are skipped then, and say so too.
 $(RAY_SETUP): pyproject.toml constraints.txt $(SETUP) $(DEMO_SETUP)
-	$(PIP) install -c constraints.txt -e '.[ray]' && touch $@ || echo "not installed: ray"
+	$(PIP) install -c constraints.txt -e '.[ray,ray-data]' && touch $@ || echo "not installed: ray"
 
 # Ray listens on all addresses: in a network of its own, where the system allows one, nobody else reaches it.
 PRIVATE_NETWORK := $(shell unshare --net --map-root-user true 2>/dev/null && echo 'unshare --net --map-root-user sh -c "ip link set lo up && exec \"\$$@\"" sh')

@@ -11,7 +11,7 @@ import pytest
 
 _WITHOUT_RAY = importlib.util.find_spec("ray") is None
 _PRIVATE = Path("/proc/net/dev").read_text().count(":") == 1
-CLUSTERS = ("test_clients.py", "test_control.py", "test_faults.py", "test_scaling.py", "test_per_model.py")
+CLUSTERS = ("test_clients.py", "test_control.py", "test_faults.py", "test_offline.py", "test_scaling.py", "test_per_model.py")
 
 if _WITHOUT_RAY:
     collect_ignore = [path.name for path in Path(__file__).parent.glob("test_*.py")]

@@ -166,10 +166,11 @@ def replica_killed(cluster: FaultyCluster) -> None:
 
 
 def node_killed(cluster: FaultyCluster) -> None:
-    before = len(cluster.replicas())
+    before = set(cluster.replicas())
     cluster.kill_node()
+    until(lambda: before - set(cluster.replicas()))  # some were there
     cluster.add_node()
-    until(lambda: len(cluster.replicas()) == before, seconds=120)
+    until(lambda: len(cluster.replicas()) == len(before), seconds=120)
 
 
 def controller_killed(cluster: FaultyCluster) -> None:

@@ -10,6 +10,9 @@ RAY_METRICS_PERIOD_S: Final = 5.0
 RAY_STREAM_MESSAGES_MAX: Final = 16
 """Messages of one gRPC stream that are on their way between Ray's loop and the server's thread, in each direction."""
 
+RAY_OFFLINE_REQUESTS_MAX: Final = 8
+"""Requests that a worker of `tpy.ray.predict` has under way: enough for a model's instances, with batches that wait."""
+
 RAY_MEMBER_TIMEOUT_S: Final = 10.0
 """The time for which the application of a model may let a question about it wait, as one without a replica does."""
 

@@ -26,7 +26,16 @@ from tpy.ray.scaling import ByLoad
 if TYPE_CHECKING:
     from ray.serve import Application
 
-__all__ = ["ByLoad", "add_GRPCInferenceServiceServicer_to_server", "add_HealthServicer_to_server", "app"]
+__all__ = ["ByLoad", "add_GRPCInferenceServiceServicer_to_server", "add_HealthServicer_to_server", "app", "predict"]
+
+
+def predict(dataset: Any, **named: Any) -> Any:
+    """Predictions of a model for a data set of Ray Data, which needs `ray[data]`; see `tpy.ray.offline.predict`."""
+    try:
+        from tpy.ray import offline
+    except ImportError as error:
+        raise ImportError(f"tpy.ray.predict needs Ray Data: pip install 'ray[data]' ({error})") from error
+    return offline.predict(dataset, **named)
 
 
 def app(arguments: dict[str, Any]) -> Application:

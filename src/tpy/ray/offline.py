@@ -1,0 +1,164 @@
+"""Predictions for a data set of Ray Data: a server in each worker, columns of Arrow as tensors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import ray.data
+
+from tpy.embedded import Model, Server
+from tpy.errors import InvalidArgument, TpyError
+from tpy.limits import RAY_OFFLINE_REQUESTS_MAX
+
+Array = np.ndarray[Any, Any]
+
+ON_ERROR = ("fail", "drop", "column")
+ERROR_COLUMN = "error"
+
+_log = logging.getLogger(__name__)
+
+
+def predict(
+    dataset: Any,
+    *,
+    repository: str | Sequence[str],
+    model: str,
+    columns: Mapping[str, str] | None = None,
+    batch_size: int = 1024,
+    concurrency: tuple[int, int] = (1, 1),
+    on_error: str = "fail",
+    cpus: float = 1.0,
+    gpus: float = 0.0,
+    **flags: Any,
+) -> Any:
+    """Returns the data set with a column for each output of the model. `columns` says which column an input is (default: that of
+    its name). `batch_size` rows are read at a time by each of `concurrency` (lowest, highest) workers, and become requests of as
+    many rows as the model takes. `on_error`: the run fails with the first row that the model refuses, such rows are dropped and
+    counted in the log, or kept, with the reason in the column `error` and nulls as outputs. Raises InvalidArgument."""
+    if on_error not in ON_ERROR:
+        raise InvalidArgument(f"tpy.ray.predict: expected on_error to be one of {', '.join(ON_ERROR)}, got '{on_error}'")
+    low, high = concurrency
+    if not 1 <= low <= high:
+        raise InvalidArgument(f"tpy.ray.predict: expected concurrency as (lowest, highest) from 1 on, got {concurrency}")
+    named = {"repository": repository, "model": model, "columns": dict(columns or {}), "on_error": on_error, "flags": flags}
+    return dataset.map_batches(
+        Predictor,
+        fn_constructor_kwargs=named,
+        batch_size=batch_size,
+        batch_format="pyarrow",
+        zero_copy_batch=True,
+        compute=ray.data.ActorPoolStrategy(min_size=low, max_size=high),
+        num_cpus=cpus,
+        num_gpus=gpus,
+    )
+
+
+class Predictor:
+    """One worker: a server with the model, asked for one table after the other."""
+
+    def __init__(
+        self, repository: str | Sequence[str], model: str, columns: Mapping[str, str], on_error: str, flags: Mapping[str, Any]
+    ) -> None:
+        self._server = Server(repository, load_model=(model,), **flags).start()
+        self._model: Model = self._server.model(model)
+        self._on_error = on_error
+        config = self._model.config()
+        self._rows_max = config.max_batch_size
+        self._outputs = [output.name for output in config.output]
+        self._columns = {each.name: columns.get(each.name, each.name) for each in config.input}
+        self._types = {each.name: each.datatype.numpy for each in self._model.description().inputs}
+        self._dims = {each.name: len(each.dims) for each in config.input}
+        self._pool = ThreadPoolExecutor(RAY_OFFLINE_REQUESTS_MAX)
+
+    def __call__(self, table: Any) -> Any:
+        """The table with the outputs. Raises what the model refuses, unless it is told otherwise."""
+        missing = [column for column in self._columns.values() if column not in table.column_names]
+        if missing:
+            raise InvalidArgument(f"model '{self._model.name}': the data has no column '{missing[0]}', only {table.column_names}")
+        inputs = {name: self._tensor(name, table.column(column)) for name, column in self._columns.items()}
+        size = max(self._rows_max, 1)
+        parts = list(self._pool.map(lambda at: self._rows(inputs, at, min(at + size, len(table))), range(0, len(table), size)))
+        rows = [row for part in parts for row in part]
+        errors = [row if isinstance(row, TpyError) else None for row in rows]
+        if any(errors) and self._on_error == "drop":
+            kept = [at for at, error in enumerate(errors) if error is None]
+            _log.warning("%(count)d rows were dropped", {"count": len(rows) - len(kept)})
+            table, rows, errors = table.take(kept), [rows[at] for at in kept], []
+        for name in self._outputs:
+            table = table.append_column(name, column_of([None if isinstance(row, TpyError) else row[name] for row in rows]))
+        if self._on_error == "column":
+            texts = [None if error is None else error.message for error in errors]
+            table = table.append_column(ERROR_COLUMN, pa.array(texts, pa.string()))
+        return table
+
+    def _tensor(self, name: str, column: Any) -> Array:
+        array = fitted(array_of(column, self._columns[name]), self._types[name], self._columns[name])
+        return array.reshape(len(array), 1) if array.ndim == 1 and self._dims[name] == 1 else array
+
+    def _rows(self, inputs: Mapping[str, Array], begin: int, end: int) -> list[Any]:
+        """The outputs of each of these rows, or its error."""
+        try:
+            if not self._rows_max:
+                return [dict(self._model.infer({name: array[begin] for name, array in inputs.items()}))]
+            found = self._model.infer({name: array[begin:end] for name, array in inputs.items()})
+            return [{name: found[name][at] for name in self._outputs} for at in range(end - begin)]
+        except TpyError as error:
+            if self._on_error == "fail":
+                raise
+            if end - begin == 1:
+                return [error.with_traceback(None)]
+        return [row for at in range(begin, end) for row in self._rows(inputs, at, at + 1)]
+
+
+def array_of(column: Any, name: str) -> Array:
+    """The values of a column of Arrow, one more dimension for each level of lists: without a copy where numbers lie in one piece.
+    Raises InvalidArgument for nulls, and for lists that differ in length."""
+    array = column
+    if isinstance(column, pa.ChunkedArray):
+        array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+    if array.null_count:
+        raise InvalidArgument(f"column '{name}': {array.null_count} of {len(array)} values are null")
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):  # Ray's own for tensors
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+    if pa.types.is_fixed_size_list(kind):
+        flat = array_of(array.flatten(), name)
+        return flat.reshape(len(array), kind.list_size, *flat.shape[1:])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lengths = set(np.diff(array.offsets.to_numpy()).tolist())
+        if len(lengths) > 1:
+            text = f"its lists have {min(lengths)} to {max(lengths)} elements, a tensor has rows of one size"
+            raise InvalidArgument(f"column '{name}': {text}")
+        flat = array_of(array.flatten(), name)
+        return flat.reshape(len(array), lengths.pop() if lengths else 0, *flat.shape[1:])
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        array = array.cast(pa.large_binary())
+    return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def fitted(array: Array, wanted: np.dtype[Any], name: str) -> Array:
+    """The numbers of a column as the type that the model takes. Raises InvalidArgument for whole numbers that it does not have."""
+    if array.dtype == wanted or object in (array.dtype, wanted):
+        return array
+    with np.errstate(all="ignore"):
+        cast = array.astype(wanted)
+    if wanted.kind in "iub" and not bool((cast == array).all()):
+        raise InvalidArgument(f"column '{name}': not all of its values of type {array.dtype} are {wanted}")
+    return cast
+
+
+def column_of(rows: Sequence[Any]) -> Any:
+    """The outputs of rows as a column of Arrow: one value as itself, several as a list of them."""
+    values = [None if row is None else np.asarray(row) for row in rows]
+    shaped = [None if value is None else value.reshape(()) if value.size == 1 else value for value in values]
+    numbers = [value for value in shaped if value is not None and value.ndim <= 1 and value.dtype != object]
+    if numbers and len(numbers) == len(shaped) and len({value.shape for value in numbers}) == 1:
+        stacked = np.stack(numbers)
+        flat = pa.array(stacked.ravel())
+        return flat if stacked.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, stacked.shape[1])
+    return pa.array([None if value is None else value.tolist() for value in shaped])

@@ -1,0 +1,126 @@
+"""Predictions for tables, as a worker of Ray Data makes them, and for a data set in a cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tpy.errors import InvalidArgument
+from tpy.ray import predict
+
+from .repository import build
+from .serving import environment
+
+pa = pytest.importorskip("pyarrow")
+
+_DATASET = """
+import json, sys, numpy as np, ray, tpy.ray
+ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100_000_000, log_to_driver=False)
+rows = [{"INPUT0": [n] * 16, "b": [1] * 16} for n in range(1000)]
+data = tpy.ray.predict(ray.data.from_items(rows), repository=sys.argv[1], model="simple", columns={"INPUT1": "b"}, batch_size=100)
+found = data.take_all()
+print(json.dumps({"rows": len(found), "wrong": sum(list(row["OUTPUT0"]) != [row["INPUT0"][0] + 1] * 16 for row in found)}))
+"""
+
+_STRICT = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            if (x < 0).any():
+                answers.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("below zero")))
+            else:
+                answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", 2 * x)]))
+        return answers
+"""
+
+_STRICT_CONFIG = """
+name: "strict"
+backend: "python"
+max_batch_size: 4
+input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] } ]
+"""
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    repository = tmp_path_factory.mktemp("models")
+    (repository / "strict" / "1").mkdir(parents=True)
+    (repository / "strict" / "1" / "model.py").write_text(_STRICT)
+    (repository / "strict" / "config.pbtxt").write_text(_STRICT_CONFIG)
+    return repository
+
+
+def predicted(repository: Path, on_error: str) -> object:
+    from tpy.ray.offline import Predictor
+
+    table = pa.table({"X": pa.array([1, 2, -3, 4, 5, 6], pa.float32()), "id": list("abcdef")})
+    return Predictor(str(repository), "strict", {}, on_error, {})(table).to_pydict()
+
+
+def test_rows_that_the_model_refuses_are_dropped_or_told(strict: Path) -> None:
+    assert predicted(strict, "drop") == {"X": [1, 2, 4, 5, 6], "id": ["a", "b", "d", "e", "f"], "Y": [2, 4, 8, 10, 12]}
+    told = predicted(strict, "column")
+    assert isinstance(told, dict)
+    assert told["Y"] == [2, 4, None, 8, 10, 12]
+    assert told["error"] == [None, None, "below zero", None, None, None]
+    with pytest.raises(Exception, match="below zero"):
+        predicted(strict, "fail")
+
+
+def test_columns_of_numbers_are_tensors_without_a_copy() -> None:
+    from tpy.ray.offline import array_of
+
+    numbers = np.arange(12, dtype=np.float32)
+    column = pa.chunked_array([pa.FixedSizeListArray.from_arrays(pa.array(numbers), 3)])
+    found = array_of(column, "c")
+    assert found.shape == (4, 3)
+    assert np.shares_memory(found, numbers)
+    assert array_of(pa.array([[1, 2], [3, 4]]), "c").tolist() == [[1, 2], [3, 4]]
+    assert array_of(pa.array(["a", "ä"]), "c").tolist() == [b"a", "ä".encode()]
+
+
+@pytest.mark.parametrize(
+    ("column", "text"), [([1, None], "1 of 2 values are null"), ([[1], [1, 2]], "its lists have 1 to 2 elements")]
+)
+def test_columns_that_are_no_tensors_are_named(column: list[object], text: str) -> None:
+    from tpy.ray.offline import array_of
+
+    with pytest.raises(InvalidArgument, match=f"column 'c': {text}"):
+        array_of(pa.array(column), "c")
+
+
+def test_numbers_are_cast_to_the_models_type_where_it_has_them() -> None:
+    from tpy.ray.offline import fitted
+
+    assert fitted(np.array([1, 2]), np.dtype(np.int32), "c").dtype == np.int32
+    with pytest.raises(InvalidArgument, match="column 'c': not all of its values of type int64 are int8"):
+        fitted(np.array([1, 300]), np.dtype(np.int8), "c")
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(InvalidArgument, match="expected on_error to be one of fail, drop, column, got 'ignore'"):
+        predict(None, repository="r", model="m", on_error="ignore")
+
+
+def test_a_data_set_in_a_cluster(tmp_path: Path) -> None:
+    repository = build(tmp_path / "models")
+    ended = subprocess.run(
+        [sys.executable, "-c", _DATASET, repository],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(tmp_path / "home"),
+    )
+    assert not ended.returncode, ended.stderr[-3000:]
+    assert json.loads(ended.stdout.splitlines()[-1]) == {"rows": 1000, "wrong": 0}
