@@ -91,6 +91,7 @@ class _Call:
     def __init__(self, path: str, context: Any) -> None:
         self.path = path
         self.metadata: Metadata = [(key, value) for key, value in context.invocation_metadata()]
+        self.load_format = str(dict(self.metadata).get("endpoint-load-metrics-format", ""))
         self.deadline_ns: int | None = None  # Serve does not hand it on: a call ends with its client's cancellation
         self.peer = _peer(context.peer())
         self._on_cancel: Callable[[], None] | None = None

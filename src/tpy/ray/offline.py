@@ -142,7 +142,7 @@ def array_of(column: Any, name: str) -> Array:
 
 
 def fitted(array: Array, wanted: np.dtype[Any], name: str) -> Array:
-    """The numbers of a column as the type that the model takes. Raises InvalidArgument for whole numbers that it does not have."""
+    """The numbers of a column in the type that the model takes. Raises InvalidArgument for whole numbers that it lacks."""
     if array.dtype == wanted or object in (array.dtype, wanted):
         return array
     with np.errstate(all="ignore"):
