@@ -146,7 +146,8 @@ async def test_ensembles_wait_with_their_members(autojump_clock: MockClock, loop
 async def test_a_crash_loop_is_unavailable_and_its_pauses_grow(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     async with rig(latency_ms=10, restarts=RestartOptions(wait_s=5.0, loop_failures=3, loop_window_s=300.0)) as r:
         await r.serve(config())
-        pauses = []
+        pauses: list[int] = []
+        waits: list[int | None] = []
         for _ in range(6):
             await trio.sleep(2)
             r.backend.execute = die
@@ -157,12 +158,15 @@ async def test_a_crash_loop_is_unavailable_and_its_pauses_grow(autojump_clock: M
             if pauses and pauses[-1] > 1:
                 assert r.states()[1, 1][0] == "UNAVAILABLE"
                 assert "crash loop: it failed 3 times in 5 minutes, last: " in r.states()[1, 1][1]
-                with pytest.raises(Unavailable):  # nothing waits for it
-                    await r.plane.check_ready("m")
+                for version in (None, 1):
+                    with pytest.raises(Unavailable) as refused:  # nothing waits for it
+                        r.plane.inference.resolve("m", version)
+                    waits.append(refused.value.wait_s)
             await r.wait_state(1, 1, ModelState.READY)
             pauses.append(round(trio.current_time() - failed_s))
             assert values(await r.submit().wait()) == [1, 1]
         assert pauses == [0, 0, 8, 16, 32, 60]
+        assert waits == [16, 16, 32, 32, 60, 60]
         assert [each.instance_restarts for each in r.plane.statistics()] == [6]
         await trio.sleep(301)
         r.backend.execute = die

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -11,6 +12,7 @@ import trio
 
 from tpy.backend import ChecksReadiness
 from tpy.errors import TpyError
+from tpy.limits import RETRY_AFTER_S_MAX
 from tpy.messages import InstanceActivity, MemoryUsage
 from tpy_data.engine.instances.supervised_instance import InstanceRecipe, SupervisedInstance
 from tpy_data.engine.loading.memory_meter import total
@@ -62,6 +64,11 @@ class InstanceSet:
     def restarts(self) -> int:
         """Instances that failed and were started again."""
         return self._gone_restarts + sum(member.restarts for member in self._members)
+
+    def retry_s(self) -> int | None:
+        """As `Served.retry_s`."""
+        due_s = min((due_s for member in self._members if (due_s := member.restart_in_s) is not None), default=None)
+        return None if due_s is None else min(max(1, math.ceil(round(due_s, 3))), RETRY_AFTER_S_MAX)
 
     def executing_s(self) -> float:
         """Seconds for which one of them executes without finishing a batch, where that is long; else 0."""

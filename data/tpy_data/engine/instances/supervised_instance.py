@@ -89,6 +89,7 @@ class SupervisedInstance:
         self._slot: InstanceSlot | None = None
         self._restarts = Restarts(recipe.restarts)
         self._started_s = 0.0
+        self._due_s: float | None = None
         self._long_since_s: float | None = None
         self._worked_again = trio.Event()
         self._failed = trio.Event()
@@ -110,6 +111,11 @@ class SupervisedInstance:
     def restarts(self) -> int:
         """Replacements that were started."""
         return self._restarts.count
+
+    @property
+    def restart_in_s(self) -> float | None:
+        """Seconds until it is started again; None while it need not be."""
+        return None if self._due_s is None else self._due_s - trio.current_time()
 
     @property
     def closing(self) -> bool:
@@ -262,7 +268,9 @@ class SupervisedInstance:
                 self.reason, self.beyond_help = restarts.loop_reason(self.reason), True
                 _log.error("instance '%(instance)s' is in a %(reason)s", self._context())
                 self._on_change()
-            with trio.move_on_after(restarts.pause_s(self._started_s, now_s)):
+            pause_s = restarts.pause_s(self._started_s, now_s)
+            self._due_s = now_s + pause_s
+            with trio.move_on_after(pause_s):
                 await self._stopping.wait()
                 return
             try:
@@ -275,6 +283,7 @@ class SupervisedInstance:
                 self._on_change()
                 continue
             restarts.count += 1
+            self._due_s = None
             _log.info("instance '%(instance)s' was started again", self._context())
             if self._stopping.is_set():
                 self._recipe.engine.remove_instance(self._number)

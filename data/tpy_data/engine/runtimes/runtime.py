@@ -149,6 +149,10 @@ class Runtime(ABC):
         """As `Served.restarts`."""
         return 0
 
+    def retry_s(self) -> int | None:
+        """As `Served.retry_s`."""
+        return None
+
     def executing_s(self) -> float:
         """As `Served.executing_s`."""
         return 0.0

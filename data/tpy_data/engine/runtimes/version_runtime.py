@@ -77,6 +77,10 @@ class VersionRuntime(Runtime):
         """As `Served.restarts`."""
         return 0 if self._instances is None else self._instances.restarts()
 
+    def retry_s(self) -> int | None:
+        """As `Served.retry_s`."""
+        return None if self._instances is None else self._instances.retry_s()
+
     def executing_s(self) -> float:
         """As `Served.executing_s`."""
         return 0.0 if self._instances is None else self._instances.executing_s()

@@ -156,7 +156,7 @@ class LiveSequencesOnly:
     """Stands in for a copy where none takes requests, as a `tpy.services.ResolvedModel`: requests of live sequences go on where
     their sequences are, all others are refused, with `text`."""
 
-    __slots__ = ("_clock", "_error", "_names_request", "_peers", "_text", "copy", "description")
+    __slots__ = ("_clock", "_error", "_names_request", "_peers", "_text", "_wait_s", "copy", "description")
 
     def __init__(
         self,
@@ -167,8 +167,10 @@ class LiveSequencesOnly:
         clock: Clock,
         *,
         names_request: bool = False,
+        wait_s: int | None = None,
     ) -> None:
         self.copy = 0
+        self._wait_s = wait_s
         self.description = description
         self._peers = peers
         self._error = error
@@ -190,5 +192,7 @@ class LiveSequencesOnly:
         holder = self._peers.by_name(request)
         if holder is None:
             prefix = request_prefix(request.id) if self._names_request else ""
-            raise self._error(f"{prefix}{self._text}")
+            error = self._error(f"{prefix}{self._text}")
+            error.wait_s = self._wait_s
+            raise error
         return holder.submit_described(request, sink)

@@ -86,7 +86,7 @@ class EngineInference:
             known = sequences.described(model_name, version)
             if known is None:
                 raise
-            return LiveSequencesOnly(sequences, known, type(refusal), refusal.message, self._clock)
+            return LiveSequencesOnly(sequences, known, type(refusal), refusal.message, self._clock, wait_s=refusal.wait_s)
         return LiveSequencesOnly(sequences, description, Unavailable, Outcome.STOPPING.value, self._clock, names_request=True)
 
     def _find(self, model_name: str, version: int | None) -> Served:
@@ -95,7 +95,11 @@ class EngineInference:
             served = model.newest if version is None else model.versions.get(version)
             if served is not None and served.accepts:
                 return served
-        raise self._why_not(model_name, version)
+        error = self._why_not(model_name, version)
+        if model is not None:  # switched in, while its instances are started again
+            served = model.versions.get(max(model.versions) if version is None else version)
+            error.wait_s = None if served is None else served.retry_s()
+        raise error
 
     def _why_not(self, model_name: str, version: int | None) -> TpyError:
         """The error when there is no such version to serve, in Triton's words."""

@@ -63,6 +63,10 @@ class Served(Protocol):
         """Instances of it that failed and were started again since it was loaded."""
         ...
 
+    def retry_s(self) -> int | None:
+        """Seconds until a failed instance is started again, at least 1; None while none has failed."""
+        ...
+
     def instances(self) -> tuple[InstanceActivity, ...]:
         """The activity of its instances; an ensemble has none."""
         ...
