@@ -89,7 +89,6 @@ class Cell:
             "DYN_TCP_RPC_HOST": "127.0.0.1",
             "DYN_SYSTEM_HOST": "127.0.0.1",
             "DYN_LOGGING_JSONL": "true",
-            "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS": "1",
             "NVIDIA_TRITON_SERVER_VERSION": TRITON_VERSION,
             **variables,
         }
