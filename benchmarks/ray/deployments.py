@@ -1,7 +1,6 @@
 """Applications of Ray Serve that tpy's is compared with."""
 
-from __future__ import annotations
-
+# Annotations stay objects: FastAPI reads those of a class that was sent to a worker.
 import json
 from typing import Any
 

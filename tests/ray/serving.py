@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,6 +102,7 @@ def serving(config: Path, log: Path, environ: dict[str, str], ready: str) -> Ite
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        shutil.rmtree(environ["RAY_TMPDIR"], ignore_errors=True)
 
 
 def is_running(environ: dict[str, str]) -> bool:

@@ -16,7 +16,7 @@ import yaml
 from tritonclient.utils import InferenceServerException
 
 from .repository import build
-from .serving import BIN, HAPROXY, configure, environment, processes, serving, until
+from .serving import BIN, HAPROXY, configure, environment, is_running, processes, serving, until
 
 HTTP = "127.0.0.1:8000"
 
@@ -91,7 +91,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedRepositor
     served = ServedRepository(tmp_path_factory.mktemp("control"))
     with serving(served.file, served.log, served.environ, f"http://{HTTP}/v2/models/simple/ready") as process:
         served.pid = process.pid
-        until(lambda: rows()["simple"]["state"] == "READY")
+        until(lambda: is_running(served.environ))  # a replica that still starts has its changes later
         yield served
 
 
