@@ -56,7 +56,7 @@ def main() -> None:
         subprocess.run([sys.executable, "docs/examples/build.py", "first-model", repository], check=True, capture_output=True)
         for server in given.server or SERVERS:
             with _served(server, Path(folder) / server.replace(", ", "-").replace(" ", "-"), repository):
-                drive(PORT, REQUEST, connections=16, seconds=_WARM_UP_S)
+                until(lambda: _answers(connections=16, seconds=_WARM_UP_S))  # HAProxy is started anew as replicas come
                 for connections in CONNECTIONS:
                     rows.append(_row(server, connections, drive(PORT, REQUEST, connections=connections, seconds=given.seconds)))
                     print(_line(rows[-1]), flush=True)
@@ -100,13 +100,13 @@ def _served(server: str, folder: Path, repository: Path) -> Iterator[None]:
     paths = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH", ""))))
     environ = environment(folder / "home", PYTHONPATH=paths, **(_OPTIMISED if proxy == "HAProxy" else {}))
     with serving(config, folder / "log", environ, f"http://127.0.0.1:{PORT}/-/healthz"):
-        until(_answers_inference)
+        until(lambda: _answers(connections=1, seconds=0))
         yield
 
 
-def _answers_inference() -> bool:
+def _answers(*, connections: int, seconds: float) -> bool:
     try:
-        drive(PORT, REQUEST, connections=1, seconds=1, requests=1)
+        drive(PORT, REQUEST, connections=connections, seconds=seconds)
     except Exception as error:  # not yet
         raise OSError(str(error)) from None
     return True
