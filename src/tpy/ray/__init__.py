@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 try:
     import ray.serve
 except ImportError as error:
-    raise ImportError(f"tpy.ray needs Ray Serve: pip install 'tpy-server[ray]' ({error})") from error
+    raise ImportError(f"tpy.ray needs Ray Serve: install tpy's extra `ray` ({error})") from error
 if not hasattr(ray.serve.handle.DeploymentHandle, "broadcast"):
-    raise ImportError(f"tpy.ray needs Ray 2.60 or newer: pip install 'tpy-server[ray]' (this is Ray {ray.__version__})")
+    raise ImportError(f"tpy.ray needs Ray 2.60 or newer: install tpy's extra `ray` (this is Ray {ray.__version__})")
 
 from tpy.ray.application import build
 from tpy.ray.grpc import add_GRPCInferenceServiceServicer_to_server, add_HealthServicer_to_server
