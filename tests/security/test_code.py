@@ -32,9 +32,9 @@ FORBIDDEN_MODULES = {
     "telnetlib",
     "code",
 }
-LOCAL_TOOLS = {"cli/init/convert.py", "cli/infer.py"}
+LOCAL_TOOLS = {"cli/init/convert.py", "cli/infer.py", "ray/__main__.py"}
 """Commands that read files of the user who types them, never what comes over a wire: `tpy init` loads a trained model, which its
-help says runs the code in it, and `tpy infer` an array without objects."""
+help says runs the code in it, and `tpy infer` an array without objects. That of Ray writes YAML, and reads none."""
 
 BEHIND_A_SWITCH = {"backends/sklearn/files.py"}
 """Reads pickles if the operator of the server says so by a flag: neither a repository nor a client can."""
