@@ -24,6 +24,7 @@ OUTSIDE = {
     "README.md": "project/readme.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
+    "SECURITY.md": "project/security.md",
     "LICENSE": "project/license.md",
     "benchmarks/README.md": "project/benchmarks.md",
     "fuzz/README.md": "project/fuzzing.md",
