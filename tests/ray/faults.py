@@ -32,6 +32,8 @@ CLIENTS = 4
 PAUSE_S = 0.01
 AROUND_S = 3.0
 """Load before a fault and after it is over."""
+RETRY_AFTER_S = 0.5
+"""The pause of a client before its one retry: HAProxy looks at its replicas twice meanwhile."""
 
 REPLICA = "ray::ServeReplica:tpy:tpy"
 CONTROLLER = "ray::ServeController"
@@ -95,6 +97,8 @@ class Load:
                     self._errors.add(f"{type(error).__name__}: {error}"[:200])
                     self._retried += not attempt
                     self._lost += attempt
+                if not attempt:
+                    self._stop.wait(RETRY_AFTER_S)
         with self._lock:
             self._sent += 1
             self._wrong += found is not None and not bool((found == 2 * row).all())

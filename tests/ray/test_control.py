@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tritonclient.http as httpclient
 import yaml
@@ -176,7 +177,18 @@ def test_statistics_are_those_of_all_replicas(client: httpclient.InferenceServer
 def test_the_metrics_of_all_replicas_are_in_rays_output(served: ServedRepository) -> None:
     port = until(lambda: _metrics_port(served.environ), seconds=30)
 
+    def ask_both() -> None:
+        """A replica that has answered nothing tells no count."""
+        row = np.zeros((1, 16), np.int32)
+        tensors = [httpclient.InferInput(name, row.shape, "INT32") for name in ("INPUT0", "INPUT1")]
+        for tensor in tensors:
+            tensor.set_data_from_numpy(row)
+        with httpclient.InferenceServerClient(HTTP, concurrency=8) as client:
+            for asked in [client.async_infer("simple", tensors) for _ in range(16)]:
+                asked.get_result()
+
     def replicas_told() -> set[str]:
+        ask_both()
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
             lines = page.read().decode().splitlines()
         found = [
