@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from queue import SimpleQueue
 
-from tpy.backend import ExecutionRequest, ExecutionResult, Outcome, WaitingBatch
+from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, InstanceFailure, Outcome, WaitingBatch
 from tpy.errors import Internal
 from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
 from tpy_data.backends.python.protocol.messages import RESCHEDULED_CODE, Answer, BatchFailure, result_of
@@ -67,3 +68,19 @@ def _given_back(answer: Answer | ExecutionResult | int, number: int, responses: 
     if not isinstance(answer, Answer) or answer.code != RESCHEDULED_CODE:
         raise ProtocolViolation("an answer to a request of a decoupled model")
     return ExecutionResult(reschedule=responses.rest(number))
+
+
+class Waiter:
+    """A `BatchListener` for a thread that waits."""
+
+    def __init__(self) -> None:
+        self.said: SimpleQueue[Outcome | InstanceFailure] = SimpleQueue()
+
+    def completed(self, batch: ExecutionBatch, outcome: Outcome, following: ExecutionBatch | None) -> None:
+        self.said.put(outcome)
+
+    def failed(self, failure: InstanceFailure, held: Sequence[ExecutionBatch]) -> None:
+        self.said.put(failure)
+
+    def settled(self) -> None:
+        pass

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import NoReturn
 
 from tpy.backend import (
@@ -28,7 +28,7 @@ from tpy.process_output import LogLine
 from tpy.units import NS_PER_S
 from tpy_data.backends.python.environment.process import Spawner, memory_bytes
 from tpy_data.backends.python.instance.loading import StartedWorker
-from tpy_data.backends.python.instance.outcome import Answers, BatchExtra, outcome_of
+from tpy_data.backends.python.instance.outcome import Answers, BatchExtra, Waiter, outcome_of
 from tpy_data.backends.python.instance.start import WorkerStart
 from tpy_data.backends.python.protocol.connection import Connection, unhealthy
 from tpy_data.backends.python.protocol.messages import (
@@ -298,7 +298,7 @@ class ProcessInstance:
         Raises InstanceFailure when the worker died or sent what no worker sends; Internal, with Triton's text, when the model
         failed the batch as a whole.
         """
-        waiter = _Waiter()
+        waiter = Waiter()
         if not self.begin([batch], waiter):
             self._end_process()
             raise InstanceFailure(self.end_reason, begun=False)
@@ -487,19 +487,3 @@ def start_instance(
         if isinstance(error, OSError):
             raise Internal(f"cannot watch the worker of '{start.name}': {error}") from error
         raise
-
-
-class _Waiter:
-    """A `BatchListener` for a thread that waits."""
-
-    def __init__(self) -> None:
-        self.said: SimpleQueue[Outcome | InstanceFailure] = SimpleQueue()
-
-    def completed(self, batch: ExecutionBatch, outcome: Outcome, following: ExecutionBatch | None) -> None:
-        self.said.put(outcome)
-
-    def failed(self, failure: InstanceFailure, held: Sequence[ExecutionBatch]) -> None:
-        self.said.put(failure)
-
-    def settled(self) -> None:
-        pass
