@@ -238,8 +238,9 @@ class ProcessInstance:
     def _complete_unsent(self, outcome: Outcome) -> None:
         """End what is held, which cannot be sent. Its tokens belong to nobody."""
         with self._lock:
+            if len(self.held) > 1:  # before another thread sees that nothing is held, and gives tokens for the next batches
+                self._connection.tokens.take(len(self.held) - 1)
             unsent, extras = self._take_all()
-        self._connection.tokens.take(max(1, len(unsent) - 1))
         now_ns = time.monotonic_ns()
         for batch, extra in zip(unsent, extras, strict=True):
             if extra is not None:

@@ -44,7 +44,7 @@ class Unread(Closed):
 
 
 class Foreign(Closed):
-    """This process was forked from the one that the channel belongs to, and may not use it."""
+    """This process was forked from the one that the endpoint belongs to, and may not use it."""
 
 
 class Endpoint:
