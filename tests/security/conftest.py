@@ -17,6 +17,10 @@ _REFUSALS = ('"Poll failed for model directory ', '"failed to load ', " message_
 """Errors in the log that say what they should: a model's owner is told why it is not served, by DALI's parser, too."""
 
 
+RESTRICTED = "model-repository,model-config,logging,trace,shared-memory,statistics"
+"""APIs that need a key of `restricted`."""
+
+
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that holds the repository."""
@@ -45,3 +49,18 @@ def attacker(attacked_server: ServerProcess, home: Path) -> Iterator[Attacker]:
     said = attacked_server.log[begin:]
     errors = [line for line in said.splitlines() if line.startswith("E") and not tells_model_failure(line)]
     assert not [line for line in errors if not any(each in line for each in _REFUSALS)], said
+
+
+@pytest.fixture(scope="session")
+def restricted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacker]:
+    """A server whose restricted APIs need a key, on both ports; the load call would work with it."""
+    home = tmp_path_factory.mktemp("restricted")
+    write_models(home / "models")
+    flags = (
+        "--model-control-mode=explicit",
+        "--load-model=affine",
+        f"--http-restricted-api={RESTRICTED}:x-admin=secret",
+        f"--grpc-restricted-protocol={RESTRICTED},inference:admin=secret",
+    )
+    with ServerProcess(*flags, repositories=[home / "models"]) as server:
+        yield Attacker(server, home)

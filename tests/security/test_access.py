@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
-from tests.chaos.models import FACTOR, write_models
+from tests.chaos.models import FACTOR
 from tests.e2e.repositories import AFFINE_CONFIG, ModelFolder
 from tests.e2e.server import ServerProcess
 from tpy._proto import message_class
@@ -18,24 +17,8 @@ from .attacker import Attacker
 
 SERVICE = "/inference.GRPCInferenceService/"
 KEY = "x-admin: secret"
-APIS = "model-repository,model-config,logging,trace,shared-memory,statistics"
 REFUSAL = b"This API is restricted, expecting header 'x-admin'"
 MODE_NONE = "explicit model load / unload is not allowed if polling is enabled"
-
-
-@pytest.fixture(scope="module")
-def restricted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacker]:
-    """A server whose restricted APIs need a key, on both ports; the load call would work with it."""
-    home = tmp_path_factory.mktemp("restricted")
-    write_models(home / "models")
-    flags = (
-        "--model-control-mode=explicit",
-        "--load-model=affine",
-        f"--http-restricted-api={APIS}:x-admin=secret",
-        f"--grpc-restricted-protocol={APIS},inference:admin=secret",
-    )
-    with ServerProcess(*flags, repositories=[home / "models"]) as server:
-        yield Attacker(server, home)
 
 
 LOAD = b"/v2/repository/models/copy/load"

@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import grpc
-import pytest
 
-from tests.chaos.models import write_models
-from tests.e2e.server import ServerProcess
 from tests.security.attacker import Attacker, tensor
 from tpy._proto import message_class
 
 from .calls import binary, infer_message, refused
-
-APIS = "model-repository,model-config,logging,trace,shared-memory,statistics"
-
-
-@pytest.fixture(scope="module")
-def restricted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacker]:
-    """A server whose restricted APIs need a key on both ports."""
-    home = tmp_path_factory.mktemp("restricted")
-    write_models(home / "models")
-    flags = (
-        "--model-control-mode=explicit",
-        "--load-model=affine",
-        f"--http-restricted-api={APIS}:x-admin=secret",
-        f"--grpc-restricted-protocol={APIS}:admin=secret",
-    )
-    with ServerProcess(*flags, repositories=[home / "models"]) as server:
-        yield Attacker(server, home)
 
 
 def _is_closed(attacker: Attacker) -> bool:
