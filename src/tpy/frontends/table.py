@@ -27,6 +27,29 @@ if TYPE_CHECKING:
 GROUP = "tpy.frontends"
 
 
+class Serve(Protocol):
+    """Serves a port."""
+
+    async def __call__(
+        self,
+        options: Any,
+        services: Services,
+        clock: Clock,
+        /,
+        *,
+        stop: trio.Event,
+        inherited: Sequence[socket.socket] = (),
+        task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until `stop` is set and what was in flight has been answered (at most `options.drain_timeout_s`).
+
+        Listens on `inherited` when there are any, whose address belongs to whoever made them, else on that of the options.
+        Reports the bound address as soon as connections are accepted. Raises Unavailable when the address cannot be bound and
+        InvalidArgument for options that cannot be served. Cancelled: stops at once, requests in flight are cancelled.
+        """
+        ...
+
+
 class Implementation(Protocol):
     """The module of a frontend."""
 
@@ -38,18 +61,9 @@ class Implementation(Protocol):
         the name of the flag."""
         ...
 
-    async def serve(
-        self,
-        options: Any,
-        services: Services,
-        clock: Clock,
-        /,
-        *,
-        stop: trio.Event,
-        inherited: Sequence[socket.socket] = (),
-        task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Serve `services` with `options` of the type above, as `tpy.frontends.transport.serve_port` does."""
+    @property
+    def serve(self) -> Serve:
+        """A coroutine for options of the type above."""
         ...
 
 

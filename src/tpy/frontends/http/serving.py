@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 from hypercorn.trio.lifespan import Lifespan
@@ -28,6 +28,7 @@ from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.message import Refuse, refusal_reply
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
+from tpy.frontends.table import Serve
 from tpy.frontends.transport import BoundAddress, Ends, Wire, serve_port
 from tpy.reloading import reloaded
 from tpy.services import Services
@@ -81,29 +82,6 @@ def application_port(
         name=name,
         refuse=refuse,
     )
-
-
-class Serve(Protocol):
-    """Serves a port; `tpy.frontends.table.Implementation` has one."""
-
-    async def __call__(
-        self,
-        options: Any,
-        services: Services,
-        clock: Clock,
-        /,
-        *,
-        stop: trio.Event,
-        inherited: Sequence[socket.socket] = (),
-        task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Serve until `stop` is set and what was in flight has been answered (at most `options.drain_timeout_s`).
-
-        Listens on `inherited` when there are any, whose address belongs to whoever made them, else on that of the options.
-        Reports the bound address as soon as connections are accepted. Raises Unavailable when the address cannot be bound and
-        InvalidArgument for options that cannot be served. Cancelled: stops at once, requests in flight are cancelled.
-        """
-        ...
 
 
 def serving(create: Callable[[Any, Services, Clock], HttpPort | Awaitable[HttpPort]]) -> Serve:
