@@ -156,12 +156,12 @@ $(addprefix serve-,$(EXAMPLES)): serve-%: $(VENV)/.tpy-%-setup
 	$(BIN)/tpy serve --model-repository demo/$*
 
 TEST_SETUP := $(SETUP) $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup
-# Tests with a target of their own: test-backends, where PyTorch is installed, and test-attack.
+# Tests with their own targets: test-backends, where PyTorch is installed, and test-attack.
 APART := tests/backends/pytorch tests/e2e/test_pytorch.py tests/e2e/test_init_pytorch.py tests/benchmarks/test_gpu.py tests/attack/test_attack.py
 
 # First the tests that need a quiet machine, one after another; then the others on all cores, a file at a time, in the order of
 # tests/conftest.py, and one file more than there are cores, for tests also wait. What fails is run once more, alone.
-test: $(TEST_SETUP) ## run the tests, on all cores; those of large frameworks, the page and attacks have targets of their own
+test: $(TEST_SETUP) ## run the tests, on all cores; those of large frameworks, the page and attacks have their own targets
 	status=0; \
 	$(BIN)/python -m tests.steadily -m alone $$(grep -rlF mark.alone tests --include='test_*.py') || status=$$?; \
 	$(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(APART:%=--ignore=%) || status=$$?; \

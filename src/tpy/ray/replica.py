@@ -50,7 +50,7 @@ class _Server(Server):
 
 
 class Replica:
-    """One replica. The names of its methods are those that Serve calls, and those of the gRPC API, added below."""
+    """One replica. Serve calls its methods by their names; those of the gRPC API are added below."""
 
     def __init__(self, arguments: Arguments) -> None:
         context = serve.get_replica_context()
