@@ -16,6 +16,7 @@ from tpy.backend import Backend, BackendSettings, Isolation, default_isolation, 
 from tpy.config import ModelConfig
 from tpy.config.model_files import ADVICE_FOR_BACKEND
 from tpy.errors import InvalidArgument, Unavailable
+from tpy.plugins import installed, package_of
 from tpy_data.backends.creation import BackendOrigin, create_backend, load_factory
 from tpy_data.backends.isolated import IsolatedBackend
 
@@ -54,8 +55,7 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
             return str(self.library)
         if self.directory is not None:
             return str(self.directory)
-        distribution = self.entry_point.dist
-        return f"{distribution.name} {distribution.version}" if distribution is not None else self.entry_point.value
+        return package_of(self.entry_point) or self.entry_point.value
 
     @property
     def origin(self) -> BackendOrigin:
@@ -197,7 +197,7 @@ class BackendRegistry:
 
     def _find_entry_points(self) -> dict[str, metadata.EntryPoint]:
         found: dict[str, metadata.EntryPoint] = {}
-        for entry_point in metadata.entry_points(group=ENTRY_POINT_GROUP):
+        for entry_point in installed(ENTRY_POINT_GROUP):
             first = found.setdefault(entry_point.name, entry_point)
             if first.value != entry_point.value:
                 self._log(

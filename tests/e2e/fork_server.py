@@ -21,6 +21,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tpy.plugins import installed, package_of
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _FIXED = ("PYTHON", "LD_", "OMP_", "OPENBLAS_", "MALLOC_")
@@ -30,11 +32,15 @@ _BYTECODE = "PYTHONDONTWRITEBYTECODE"
 """The one of them that can still be changed."""
 
 _IMPORTED = (
+    "anyio._backends._trio",
+    "anyio.from_thread",
+    "encodings.idna",
     "tpy.cli.serve",
     "tpy.cli.serve_options",
     "tpy.cli.serve_target",
     "tpy.frontends.grpc.frontend",
     "tpy.frontends.http.frontend",
+    "tpy.frontends.http.starting",
     "tpy.frontends.management",
     "tpy.frontends.metrics_http",
     "tpy.frontends.openai.frontend",
@@ -169,5 +175,7 @@ if __name__ == "__main__":
     gc.disable()  # as tpy does while it imports
     for _name in _IMPORTED:
         importlib.import_module(_name)
+    for _entry in installed("tpy.backends"):
+        package_of(_entry)
     _forks(socket.socket(fileno=int(sys.argv[1])))
     runpy.run_module("tpy", run_name="__main__", alter_sys=True)

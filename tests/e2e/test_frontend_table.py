@@ -74,12 +74,12 @@ FRONTEND = Frontend(
         (
             "broken",
             "",
-            "the frontend 'broken' of tpy-broken (tpy_broken:FRONTEND) cannot be loaded: ModuleNotFoundError: No module",
+            "the frontend 'broken' of tpy-broken 1.0 (tpy_broken:FRONTEND) cannot be loaded: ModuleNotFoundError: No module",
         ),
         (
             "broken",
             "FRONTEND = 1",
-            "the frontend 'broken' of tpy-broken (tpy_broken:FRONTEND) cannot be loaded: TypeError: expected a Frontend",
+            "the frontend 'broken' of tpy-broken 1.0 (tpy_broken:FRONTEND) cannot be loaded: TypeError: expected a Frontend",
         ),
         (
             "http",
@@ -111,5 +111,5 @@ def test_a_frontend_that_cannot_be_loaded_is_named(tmp_path: Path, entry: str, s
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert line.startswith("tpy: error: ")
-    assert "tpy-broken (tpy_broken:FRONTEND)" in line
+    assert "tpy-broken 1.0 (tpy_broken:FRONTEND)" in line
     assert problem in line

@@ -193,7 +193,7 @@ def test_a_framework_counts_whichever_distribution_brings_it(monkeypatch: pytest
 
 def test_a_backend_that_cannot_be_imported_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [entry_point("odd", "tests.unit.nosuch:create"), entry_point("theirs", "json:loads")]
-    monkeypatch.setattr(metadata, "entry_points", lambda group: points)
+    monkeypatch.setattr(doctor_backends, "installed", lambda group: points)
     odd, theirs = doctor_backends.backends()
     assert odd.verdict is Verdict.WARNING
     assert "ModuleNotFoundError" in odd.found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tpy.errors import Internal, InvalidArgument, TpyError
+from tpy.plugins import installed
 from tpy.repository_agent import ENTRY_POINT_GROUP, AgentAction, RepositoryAgent
 from tpy_data.agents.contract import HostedAgent, HostedModel, Opened
 from tpy_data.native.library import Host, answer, host
@@ -57,7 +57,9 @@ class NativeModel:
 
 def find_agent(name: str, directory: Path) -> HostedAgent:
     """The agent of an entry point, or of `<directory>/<name>/libtritonrepoagent_<name>.so`. Raises TpyError."""
-    for entry_point in metadata.entry_points(group=ENTRY_POINT_GROUP, name=name):
+    for entry_point in installed(ENTRY_POINT_GROUP):
+        if entry_point.name != name:
+            continue
         try:
             return _PythonAgent(entry_point.load()())
         except Exception as error:

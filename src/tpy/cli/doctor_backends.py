@@ -15,6 +15,7 @@ import msgspec
 
 from tpy.errors import Unavailable
 from tpy.limits import DOCTOR_DISK_BYTES_MIN
+from tpy.plugins import installed, package_of
 from tpy.units import MIB
 from tpy_data.backends.creation import Needs
 from tpy_data.native.building import built_folder, compiler
@@ -41,7 +42,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 def backends() -> Iterator[Finding]:
     """A line for each backend that there is. None is a warning because its framework is not there: few servers need them all."""
-    for entry_point in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda each: each.name):
+    for entry_point in installed(ENTRY_POINT_GROUP):
         yield _backend(entry_point)
 
 
@@ -62,7 +63,7 @@ def _backend(entry_point: metadata.EntryPoint) -> Finding:
 
 
 def _origin(entry_point: metadata.EntryPoint) -> str:
-    return entry_point.value if entry_point.dist is None else f"{entry_point.dist.name} {entry_point.dist.version}"
+    return package_of(entry_point) or entry_point.value
 
 
 def version_of(name: str) -> str:

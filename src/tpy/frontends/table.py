@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
 
 from tpy.errors import Unavailable
 from tpy.flag import Flag, Value
+from tpy.plugins import installed, package_of
 
 if TYPE_CHECKING:
     from tpy.clock import Clock
@@ -124,7 +125,7 @@ def frontends() -> Mapping[str, Frontend]:
     """All frontends that are installed, by the name of the entry point, in the order of these names. Raises RuntimeError when
     there are none: then the installation is older than the source that runs; Unavailable for one that cannot be loaded, and for
     two that want the same name or flag."""
-    found = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    found = installed(GROUP)
     if not found:
         raise RuntimeError(
             f"no entry points '{GROUP}': this installation is older than its source, install it again (make setup)"
@@ -164,4 +165,4 @@ def _loaded(entry: EntryPoint) -> Frontend:
 
 
 def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else "an unknown package"
+    return package_of(entry) or "an unknown package"

@@ -1,0 +1,31 @@
+"""Entry points of installed packages, and the names of these packages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import Distribution, EntryPoint, EntryPoints, entry_points
+from typing import cast
+
+
+def installed(group: str) -> Sequence[EntryPoint]:
+    """The entry points of a group, sorted by name; of two with one name, the one whose package is found first comes first."""
+    return sorted(_installed(tuple(sys.path)).select(group=group), key=lambda each: each.name)
+
+
+def package_of(entry: EntryPoint) -> str:
+    """The name and the version of the package that offers an entry point; "" if it is not known."""
+    return _described(entry.dist) if entry.dist is not None else ""
+
+
+@cache
+def _installed(path: tuple[str, ...]) -> EntryPoints:
+    """All of them: to find those of one group, each package's file is read."""
+    return cast("EntryPoints", entry_points())  # until Python 3.12 a mapping that can select, too
+
+
+@cache
+def _described(distribution: Distribution) -> str:
+    """Name and version: each of the two parses all that the package says about itself."""
+    return f"{distribution.name} {distribution.version}"
