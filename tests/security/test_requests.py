@@ -97,29 +97,31 @@ def nested(depth: int, opening: str, closing: str, inner: str = "1") -> str:
 
 
 DOCUMENTS = {
-    "deep data": '{"inputs":[{"name":"INPUT","shape":[1,3],"datatype":"FP32","data":' + nested(100_000, "[", "]") + "}]}",
-    "deep parameters": '{"parameters":' + nested(100_000, '{"a":', "}") + ',"inputs":[]}',
-    "deep id": '{"id":' + nested(100_000, "[", "]") + "}",
-    "deep outputs": '{"outputs":' + nested(1_000_000, "[", "]") + "}",
-    "brackets without end": "[" * 3_000_000,
-    "braces without end": '{"a":' * 500_000,
-    "a number of a million digits": '{"inputs":[{"name":"INPUT","shape":['
-    + "1" * 1_000_000
-    + '],"datatype":"FP32","data":[1]}]}',
-    "digits as data": '{"inputs":[{"name":"INPUT","shape":[1,3],"datatype":"FP32","data":[' + "9" * 1_000_000 + "]}]}",
-    "an exponent": '{"inputs":[{"name":"INPUT","shape":[1e999999999],"datatype":"FP32","data":[1]}]}',
-    "many inputs": json.dumps({"inputs": [tensor([1.0, 2.0, 3.0])] * 30_000}),
-    "many other inputs": json.dumps({"inputs": [{**tensor([1, 2, 3]), "name": f"I{n}"} for n in range(30_000)]}),
-    "many outputs": json.dumps({"inputs": [tensor([1.0, 2.0, 3.0])], "outputs": [{"name": f"O{n}"} for n in range(100_000)]}),
-    "one key many times": '{"inputs":[],' + ",".join(['"id":"x"'] * 200_000) + "}",
-    "a name of megabytes": json.dumps({"inputs": [{**tensor([1, 2, 3]), "name": "x" * 3_000_000}]}),
-    "escapes": '{"id":"' + "\\u0000" * 500_000 + '"}',
-    "many parameters": json.dumps({"parameters": {f"p{n}": [] for n in range(100_000)}, "inputs": []}),
-    "a parameter's name of megabytes": json.dumps({"parameters": {"x" * 3_000_000: []}, "inputs": []}),
-    "an id of megabytes": json.dumps({"id": "x" * 3_000_000, "inputs": [tensor([1, 2, 3])] * 2}),
-    "an output's name of megabytes": json.dumps({"inputs": [tensor([1, 2, 3])], "outputs": [{"name": "x" * 3_000_000}]}),
-    "a datatype of megabytes": json.dumps({"inputs": [tensor([1, 2, 3], datatype="x" * 3_000_000)]}),
-    "a shape of megabytes": json.dumps({"inputs": [tensor([1, 2, 3], shape=[1] * 1_000_000)]}),
+    "deep data": lambda: '{"inputs":[{"name":"INPUT","shape":[1,3],"datatype":"FP32","data":' + nested(100_000, "[", "]") + "}]}",
+    "deep parameters": lambda: '{"parameters":' + nested(100_000, '{"a":', "}") + ',"inputs":[]}',
+    "deep id": lambda: '{"id":' + nested(100_000, "[", "]") + "}",
+    "deep outputs": lambda: '{"outputs":' + nested(1_000_000, "[", "]") + "}",
+    "brackets without end": lambda: "[" * 3_000_000,
+    "braces without end": lambda: '{"a":' * 500_000,
+    "a number of a million digits": lambda: (
+        '{"inputs":[{"name":"INPUT","shape":[' + "1" * 1_000_000 + '],"datatype":"FP32","data":[1]}]}'
+    ),
+    "digits as data": lambda: '{"inputs":[{"name":"INPUT","shape":[1,3],"datatype":"FP32","data":[' + "9" * 1_000_000 + "]}]}",
+    "an exponent": lambda: '{"inputs":[{"name":"INPUT","shape":[1e999999999],"datatype":"FP32","data":[1]}]}',
+    "many inputs": lambda: json.dumps({"inputs": [tensor([1.0, 2.0, 3.0])] * 30_000}),
+    "many other inputs": lambda: json.dumps({"inputs": [{**tensor([1, 2, 3]), "name": f"I{n}"} for n in range(30_000)]}),
+    "many outputs": lambda: json.dumps(
+        {"inputs": [tensor([1.0, 2.0, 3.0])], "outputs": [{"name": f"O{n}"} for n in range(100_000)]}
+    ),
+    "one key many times": lambda: '{"inputs":[],' + ",".join(['"id":"x"'] * 200_000) + "}",
+    "a name of megabytes": lambda: json.dumps({"inputs": [{**tensor([1, 2, 3]), "name": "x" * 3_000_000}]}),
+    "escapes": lambda: '{"id":"' + "\\u0000" * 500_000 + '"}',
+    "many parameters": lambda: json.dumps({"parameters": {f"p{n}": [] for n in range(100_000)}, "inputs": []}),
+    "a parameter's name of megabytes": lambda: json.dumps({"parameters": {"x" * 3_000_000: []}, "inputs": []}),
+    "an id of megabytes": lambda: json.dumps({"id": "x" * 3_000_000, "inputs": [tensor([1, 2, 3])] * 2}),
+    "an output's name of megabytes": lambda: json.dumps({"inputs": [tensor([1, 2, 3])], "outputs": [{"name": "x" * 3_000_000}]}),
+    "a datatype of megabytes": lambda: json.dumps({"inputs": [tensor([1, 2, 3], datatype="x" * 3_000_000)]}),
+    "a shape of megabytes": lambda: json.dumps({"inputs": [tensor([1, 2, 3], shape=[1] * 1_000_000)]}),
 }
 
 
@@ -127,7 +129,7 @@ DOCUMENTS = {
 def test_json_that_is_made_to_cost(attacker: Attacker, kind: str) -> None:
     """Deep nesting, long numbers, many members (CVE-2026-24146: many outputs): refused soon, with little memory."""
     resident, began = attacker.resident_bytes(), attacker.server.cpu_s()
-    answer = attacker.infer(DOCUMENTS[kind].encode())
+    answer = attacker.infer(DOCUMENTS[kind]().encode())
     assert answer.status == 400
     assert len(answer.error) < 10_000
     assert attacker.server.cpu_s() - began < at_pace(CPU_S_MAX)
@@ -167,8 +169,8 @@ def deflated(size: int) -> bytes:
 
 
 BOMBS = {
-    "gzip": gzip.compress(bytes(500 << 20), 9),
-    "deflate": deflated(500 << 20),
+    "gzip": lambda: gzip.compress(bytes(500 << 20), 9),
+    "deflate": lambda: deflated(500 << 20),
 }
 
 
@@ -176,7 +178,7 @@ BOMBS = {
 def test_decompression_bombs(attacker: Attacker, coding: str) -> None:
     """500 MiB of zeros in half a megabyte, against a cap of 4 MB."""
     resident, began = attacker.resident_bytes(), attacker.server.cpu_s()
-    answer = attacker.ask("POST", "/v2/models/affine/infer", BOMBS[coding], f"Content-Encoding: {coding}")
+    answer = attacker.ask("POST", "/v2/models/affine/infer", BOMBS[coding](), f"Content-Encoding: {coding}")
     assert answer.status == 400
     assert attacker.server.cpu_s() - began < at_pace(CPU_S_MAX)
     assert attacker.resident_bytes() - resident < 40_000_000
