@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 import re
 from pathlib import Path
 from typing import Final
@@ -98,3 +99,14 @@ def _s3_server(rest: str) -> tuple[str, str]:
     if found is None or not (found[1] or found[3]) or rest[found.end() : found.end() + 1] not in ("/", ""):
         return "", rest
     return f"{found[1] or 'http://'}{found[2]}{found[3] or ''}", rest[found.end() :]
+
+
+def folder_name(address: CloudAddress) -> str:
+    """The name of a folder for a repository: readable, and different for different addresses."""
+    readable = re.sub(r"[^a-z0-9]+", "-", f"{address.bucket}-{address.prefix}".lower()).strip("-")[:60]
+    return f"{readable}-{hashlib.blake2b(address.text.encode(), digest_size=6).hexdigest()}"
+
+
+def models_folder(directory: Path, address: CloudAddress) -> Path:
+    """The folder that stands for a repository, in this directory of copies."""
+    return directory / folder_name(address) / "models"

@@ -14,7 +14,7 @@ import anyio
 from tpy.clock import SystemClock
 from tpy.errors import Unavailable
 from tpy_control.address import CloudAddress, RepositoryAddress
-from tpy_control.sources.cloud import CloudEnvironment, CloudOptions, CloudSource
+from tpy_control.sources.cloud import CloudEnvironment, CloudOptions
 
 
 @contextmanager
@@ -35,6 +35,8 @@ def as_folders(repositories: Sequence[RepositoryAddress], environment: Mapping[s
 
 
 async def _download(addresses: Sequence[CloudAddress], options: CloudOptions) -> None:
+    from tpy_control.sources.cloud.source import CloudSource
+
     source = CloudSource(addresses, options, SystemClock())
     failures: list[str] = []
     try:

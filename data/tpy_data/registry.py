@@ -18,7 +18,6 @@ from tpy.config.model_files import ADVICE_FOR_BACKEND
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.plugins import installed, package_of
 from tpy_data.backends.creation import BackendOrigin, create_backend, load_factory
-from tpy_data.backends.isolated import IsolatedBackend
 
 ENTRY_POINT_GROUP = "tpy.backends"
 PYTHON_BACKEND = "python"
@@ -253,6 +252,8 @@ class BackendRegistry:
             name=name, config=self._config(name, source), backend_directory=source.directory, library=source.library
         )
         if isolation is Isolation.PROCESS:
+            from tpy_data.backends.isolated import IsolatedBackend  # its workers are those of the Python backend
+
             return IsolatedBackend(source.origin, settings, self._log)
         return create_backend(source.origin, settings)
 

@@ -13,7 +13,8 @@ from tests.cloud_servers import BUCKET, KEYS, S3Server
 from tpy.clock import SystemClock
 from tpy_control.address import CloudAddress, parse_address
 from tpy_control.core.scan import ModelScan
-from tpy_control.sources import CloudEnvironment, CloudOptions, CloudSource
+from tpy_control.sources import CloudEnvironment, CloudOptions
+from tpy_control.sources.cloud.source import CloudSource
 
 from .repositories import AFFINE_CONFIG
 

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.backends import onnx_models
+
+LINES_MAX = 62_800
+"""Of ours, in the modules of a server with one ONNX model: of 109,000. It may fall."""
+
+NOT_NEEDED = (
+    "tpy.cli.perf.running",
+    "tpy.embedded",
+    "tpy.frontends.openai",
+    "tpy.frontends.sagemaker",
+    "tpy.frontends.vertex_ai",
+    "tpy.ray",
+    "tpy.remote",
+    "tpy_control.sources.cloud.source",
+    "tpy_data.agents.hosting",
+    "tpy_data.backends.isolated",
+    "tpy_data.backends.native",
+    "tpy_data.backends.python",
+)
+"""Modules and packages that a server with one ONNX model has no use for."""
 
 _CODE = """
 import sys
@@ -61,3 +83,35 @@ def test_a_command_collects_garbage(tmp_path: Path) -> None:
 def test_an_interrupt_during_the_imports_is_no_traceback() -> None:
     ended = subprocess.run([sys.executable, "-c", _CODE], capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stderr) == (130, "")
+
+
+_SERVE = """
+import atexit, sys
+from tpy.__main__ import main
+
+def tell():
+    for name, module in sorted(sys.modules.items()):
+        path = getattr(module, "__file__", None) or ""
+        own = name.partition(".")[0] in ("tpy", "tpy_control", "tpy_data") and path.endswith(".py")
+        print("imported", name, len(open(path).readlines()) if own else 0)
+
+atexit.register(tell)
+main()
+"""
+
+
+def test_a_server_with_one_model_imports_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "gathering/1").mkdir(parents=True)
+    (tmp_path / "gathering/1/model.onnx").write_bytes(onnx_models.gathering())
+    command = [sys.executable, "-c", _SERVE, "serve", "--model-repository", str(tmp_path)]
+    ports = [f"--{each}-port=0" for each in ("http", "grpc", "metrics")]
+    with subprocess.Popen([*command, *ports], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert any("Started HTTPService" in line for line in process.stderr), "it ends before it serves"
+        process.terminate()
+        output, _ = process.communicate(timeout=60)
+    imported = {name: int(lines) for name, lines in re.findall(r"^imported (\S+) (\d+)$", output, re.MULTILINE)}
+    assert "tpy_data.backends.onnxruntime.session" in imported
+    assert [name for name in imported if name.startswith(tuple(f"{each}." for each in NOT_NEEDED)) or name in NOT_NEEDED] == []
+    assert sum(imported.values()) <= LINES_MAX

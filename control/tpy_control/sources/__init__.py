@@ -1,6 +1,6 @@
 """Sources of models: one Protocol, implemented for disk, cloud and memory."""
 
-from tpy_control.sources.cloud import CloudEnvironment, CloudOptions, CloudSource
+from tpy_control.sources.cloud import CloudEnvironment, CloudOptions
 from tpy_control.sources.disk import BACKENDS_FOLDER, DiskSource
 from tpy_control.sources.memory import MemorySource
 from tpy_control.sources.protocol import RepositorySource
@@ -10,7 +10,6 @@ __all__ = [
     "BACKENDS_FOLDER",
     "CloudEnvironment",
     "CloudOptions",
-    "CloudSource",
     "DiskSource",
     "MemorySource",
     "RepositorySource",

@@ -11,7 +11,7 @@ from tpy.clock import Clock
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy_control.address import CloudAddress, RepositoryAddress
 from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
-from tpy_control.sources.cloud import CloudOptions, CloudSource
+from tpy_control.sources.cloud import CloudOptions
 from tpy_control.sources.disk import DiskSource
 from tpy_control.sources.protocol import RepositorySource
 
@@ -22,6 +22,8 @@ def open_source(repositories: Sequence[RepositoryAddress], cloud: CloudOptions, 
     addresses = [one for one in repositories if isinstance(one, CloudAddress)]
     if not addresses:
         return DiskSource(folders)
+    from tpy_control.sources.cloud.source import CloudSource
+
     in_the_cloud = CloudSource(addresses, cloud, clock)
     return SeveralSources(DiskSource(folders), in_the_cloud, {str(one) for one in addresses}) if folders else in_the_cloud
 

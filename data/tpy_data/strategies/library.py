@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 
 from tpy.errors import TpyError
-from tpy_data.backends.native.python_side import callables
 from tpy_data.native.library import answer, host
 
 
@@ -30,6 +29,8 @@ class StrategyLibrary:
 
     def __init__(self, library: Path, model: StrategyModel) -> None:
         """Load it, and ModelBatcherInitialize. Raises what that returns, and what `Host.prepare` raises."""
+        from tpy_data.backends.native.python_side import callables  # of what compiled backends use, too
+
         native = host()
         native.start_batches(callables)
         native.prepare(library, "batching")

@@ -27,11 +27,9 @@ import trio
 from tpy.assembly.options import ServerOptions
 from tpy.clock import Clock
 from tpy.errors import Unavailable
-from tpy.frontend_process import FrontendOptions, PortOptions
 from tpy.frontends.table import frontends
 from tpy.frontends.transport import BoundAddress, ListenOptions, address_of, check, close, listen
 from tpy.limits import ANSWERS_STOP_S
-from tpy.remote import FrontendCommand, run_frontend_processes
 from tpy.services import Services
 
 _log = logging.getLogger(__name__)
@@ -151,6 +149,9 @@ async def _in_processes(
     give_up: trio.Event,
 ) -> AsyncIterator[Ports]:
     """The sockets are this process's: connections wait in them while a frontend process is replaced."""
+    from tpy.frontend_process import FrontendOptions, PortOptions
+    from tpy.remote import FrontendCommand, run_frontend_processes
+
     bound: dict[str, tuple[list[socket.socket], BoundAddress]] = {}
     try:
         for name, port in ports.items():

@@ -337,6 +337,8 @@ def _frontends(values: Mapping[str, Value]) -> dict[str, ListenOptions]:
     """The options of all frontends that are to be served, by name."""
     found = {}
     for name, frontend in frontends().items():
+        if frontend.switch and not values[frontend.switch.replace("-", "_")]:
+            continue
         try:
             options = frontend.load().read_options(values)
         except InvalidArgument as error:

@@ -97,17 +97,14 @@ Options = HttpOptions
 class _Values(msgspec.Struct, frozen=True, kw_only=True):
     """The values of the flags that are read here."""
 
-    allow_metrics: bool
     http_address: str
     metrics_address: str
     metrics_port: int
 
 
-def read_options(values: Mapping[str, Value]) -> HttpOptions | None:
+def read_options(values: Mapping[str, Value]) -> HttpOptions:
     """See `tpy.frontends.table.Implementation`."""
     v = read_values(values, _Values)
-    if not v.allow_metrics:
-        return None
     if not v.metrics_address and v.http_address.startswith("unix:"):
         raise InvalidArgument(
             "--metrics-address: expected an address, as HTTP has one Unix socket for itself (or --allow-metrics=false)"

@@ -89,8 +89,9 @@ class Starting(Protocol):
 class Frontend:
     """An entry of the table, which every command of tpy reads. `name` of the port in messages (`HTTP`); `service`: Triton's name
     of it, in the line with the address; `module` has the implementation and is imported when it is served; `flags` of
-    `tpy serve`. `engine_only`: served by the server's own process, with --frontend-processes too. `until_drained`, too: served
-    until the other ports have drained. `checks_access`: --auth-config holds there; where it does not, both are refused together.
+    `tpy serve`, and the `switch` among them, which is false where the port is not served; "": its options say that.
+    `engine_only`: served by the server's own process, with --frontend-processes too. `until_drained`, too: served until the other
+    ports have drained. `checks_access`: --auth-config holds there; where it does not, both are refused together.
     `starting_module` has a `serve_health` that answers at the port until the models of the start have loaded; "": the port is
     closed until then.
     `platform` reads the environment that a platform makes for its containers: values of flags, of any, by name; they count where
@@ -100,6 +101,7 @@ class Frontend:
     service: str
     module: str
     flags: Sequence[Flag]
+    switch: str = ""
     engine_only: bool = False
     until_drained: bool = False
     starting_module: str = ""

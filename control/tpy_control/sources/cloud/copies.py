@@ -15,7 +15,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 import threading
 from collections.abc import Collection, Mapping, Sequence
@@ -26,7 +25,7 @@ import msgspec
 
 from tpy.errors import Unavailable
 from tpy.files import digest_file, walk
-from tpy_control.address import CloudAddress
+from tpy_control.address import CloudAddress, folder_name, models_folder
 from tpy_control.core.objects import LocalFile, ModelListing, Plan
 
 _FORMAT: Final = 1
@@ -286,17 +285,6 @@ class LocalCopies:
         self._unverified.discard(key)
         self._manifest_file(key).unlink(missing_ok=True)
         shutil.rmtree(self._folder(key), ignore_errors=True)
-
-
-def folder_name(address: CloudAddress) -> str:
-    """The name of a folder for a repository: readable, and different for different addresses."""
-    readable = re.sub(r"[^a-z0-9]+", "-", f"{address.bucket}-{address.prefix}".lower()).strip("-")[:60]
-    return f"{readable}-{hashlib.blake2b(address.text.encode(), digest_size=6).hexdigest()}"
-
-
-def models_folder(directory: Path, address: CloudAddress) -> Path:
-    """The folder that stands for a repository, in this directory of copies."""
-    return directory / folder_name(address) / "models"
 
 
 def check_part(part: Path, size_bytes: int) -> tuple[str, str]:

@@ -22,15 +22,16 @@ from tpy.errors import InvalidArgument, Unavailable
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.repositories import RepositoryUse, repository_families
 from tpy.units import NS_PER_MS, NS_PER_S
-from tpy_control.address import CloudAddress
+from tpy_control.address import CloudAddress, folder_name
 from tpy_control.core.objects import ModelListing, listings_of, plan_of
 from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
 from tpy_control.sources.cloud.bucket import Bucket, require_library
-from tpy_control.sources.cloud.copies import CopyKey, LocalCopies, folder_name, models_folder
-from tpy_control.sources.cloud.credentials import CloudEnvironment, access_of
+from tpy_control.sources.cloud.copies import CopyKey, LocalCopies
+from tpy_control.sources.cloud.credentials import access_of
 from tpy_control.sources.cloud.download import Counts, Downloader
 from tpy_control.sources.cloud.errors import CloudError, CloudErrorKind, about, served_on
 from tpy_control.sources.cloud.locks import Locks
+from tpy_control.sources.cloud.options import CloudOptions
 from tpy_control.sources.disk import BACKENDS_FOLDER, DiskRepositories
 from tpy_control.sources.protocol import RepositorySource
 
@@ -46,23 +47,6 @@ class _Awaited(enum.Enum):
     """Stands for a result that is not there yet."""
 
     HERE = enum.auto()
-
-
-class CloudOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The folder of the copies, whether they stay there (`keep`), and how many bytes they may have; `start_ns` is how long a
-    repository may take to answer for the first time; `settle_ns`: a model is downloaded when its newest object is as old.
-    `environment` has the credentials."""
-
-    directory: Path
-    keep: bool = False
-    bytes_max: int = limits.CLOUD_CACHE_BYTES_DEFAULT
-    start_ns: int = 30 * NS_PER_S
-    settle_ns: int = 0
-    environment: CloudEnvironment
-
-    def folder_of(self, address: CloudAddress) -> Path:
-        """The folder that stands for a repository."""
-        return models_folder(self.directory, address)
 
 
 class _Repository:

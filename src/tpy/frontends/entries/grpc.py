@@ -114,6 +114,7 @@ FRONTEND = Frontend(
     name="gRPC",
     service="GRPCInferenceService",
     module="tpy.frontends.grpc.frontend",
+    switch="allow-grpc",
     flags=_FLAGS,
     checks_access=True,
 )

@@ -25,6 +25,7 @@ FRONTEND = Frontend(
     module="tpy.frontends.metrics_http",
     engine_only=True,
     until_drained=True,
+    switch="allow-metrics",
     flags=_FLAGS,
     checks_access=True,
 )

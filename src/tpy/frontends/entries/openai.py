@@ -45,6 +45,7 @@ FRONTEND = Frontend(
     name="OpenAI",
     service="OpenAI HTTPService",
     module="tpy.frontends.openai.frontend",
+    switch="allow-openai",
     flags=_FLAGS,
     checks_access=True,
 )

@@ -65,6 +65,7 @@ FRONTEND = Frontend(
     service="Sagemaker HTTPService",
     module="tpy.frontends.sagemaker.frontend",
     engine_only=True,  # it registers repositories, and knows which
+    switch="allow-sagemaker",
     flags=_FLAGS,
     platform=_platform,
     checks_access=True,

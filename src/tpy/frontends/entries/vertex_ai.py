@@ -60,6 +60,7 @@ FRONTEND = Frontend(
     service="Vertex AI HTTPService",
     module="tpy.frontends.vertex_ai.frontend",
     engine_only=True,  # it shows the metrics
+    switch="allow-vertex-ai",
     flags=_FLAGS,
     platform=_platform,
     checks_access=True,

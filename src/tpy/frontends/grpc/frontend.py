@@ -26,7 +26,6 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     """The values of the flags that are read here."""
 
     exit_timeout_secs: int
-    allow_grpc: bool
     grpc_address: str
     grpc_port: int
     reuse_grpc_port: bool
@@ -45,11 +44,9 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     grpc_restricted_protocol: tuple[str, ...]
 
 
-def read_options(values: Mapping[str, Value]) -> GrpcFrontendOptions | None:
+def read_options(values: Mapping[str, Value]) -> GrpcFrontendOptions:
     """See `tpy.frontends.table.Implementation`."""
     v = read_values(values, _Values)
-    if not v.allow_grpc:
-        return None
     return GrpcFrontendOptions(
         services=GrpcServiceOptions(
             restricted=parse_restricted(v.grpc_restricted_protocol, flag="grpc-restricted-protocol", kind="protocol"),

@@ -25,7 +25,6 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     """The values of the flags that are read here."""
 
     exit_timeout_secs: int
-    allow_http: bool
     http_address: str
     http_port: int
     reuse_http_port: bool
@@ -36,11 +35,9 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     page_on_http: bool
 
 
-def read_options(values: Mapping[str, Value]) -> HttpOptions | None:
+def read_options(values: Mapping[str, Value]) -> HttpOptions:
     """See `tpy.frontends.table.Implementation`."""
     v = read_values(values, _Values)
-    if not v.allow_http:
-        return None
     return HttpOptions(
         address=v.http_address,
         port=v.http_port,

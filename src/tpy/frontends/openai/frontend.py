@@ -38,7 +38,6 @@ class _Values(PortValues, frozen=True, kw_only=True):
     """The values of the flags that are read here."""
 
     http_header_forward_pattern: str
-    allow_openai: bool
     openai_port: int
     openai_restricted_api: tuple[str, ...]
     openai_tokenizer: str
@@ -47,11 +46,9 @@ class _Values(PortValues, frozen=True, kw_only=True):
     openai_tool_call_parser: str
 
 
-def read_options(values: Mapping[str, Value]) -> Options | None:
+def read_options(values: Mapping[str, Value]) -> Options:
     """See `tpy.frontends.table.Implementation`."""
     v = read_values(values, _Values)
-    if not v.allow_openai:
-        return None
     template = read_tokenizer(v.openai_tokenizer, source="--openai-tokenizer") if v.openai_tokenizer else None
     if v.openai_chat_template:
         text = read_template(v.openai_chat_template, flag="openai-chat-template")

@@ -35,7 +35,6 @@ class _Values(PortValues, frozen=True, kw_only=True):
     grpc_port: int
     allow_metrics: bool
     metrics_port: int
-    allow_sagemaker: bool
     sagemaker_port: int
     sagemaker_safe_port_range: str
     sagemaker_default_model: str
@@ -43,11 +42,9 @@ class _Values(PortValues, frozen=True, kw_only=True):
     sagemaker_ping_mode: str
 
 
-def read_options(values: Mapping[str, Value]) -> Options | None:
+def read_options(values: Mapping[str, Value]) -> Options:
     """See `tpy.frontends.table.Implementation`."""
     v = read_values(values, _Values)
-    if not v.allow_sagemaker:
-        return None
     if v.sagemaker_safe_port_range:
         _require_safe_ports(v)
     return Options(

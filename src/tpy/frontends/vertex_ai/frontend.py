@@ -42,18 +42,15 @@ class Options(HttpOptions, frozen=True, kw_only=True):
 class _Values(PortValues, frozen=True, kw_only=True):
     """The values of the flags that are read here."""
 
-    allow_vertex_ai: bool
     vertex_ai_port: int
     vertex_ai_default_model: str
     vertex_ai_predict_route: str
     vertex_ai_health_route: str
 
 
-def read_options(values: Mapping[str, Value]) -> Options | None:
+def read_options(values: Mapping[str, Value]) -> Options:
     """See `tpy.frontends.table.Implementation`."""
     v = read_values(values, _Values)
-    if not v.allow_vertex_ai:
-        return None
     for flag, variable, route in (
         ("vertex-ai-predict-route", "AIP_PREDICT_ROUTE", v.vertex_ai_predict_route),
         ("vertex-ai-health-route", "AIP_HEALTH_ROUTE", v.vertex_ai_health_route),
