@@ -19,7 +19,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-attack test-backends test-clouds test-page test-containers test-dynamo test-kserve test-rollout test-ray attack attack-soak check format profile bench bench-ray bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-attack test-packages test-backends test-clouds test-page test-containers test-dynamo test-kserve test-rollout test-ray attack attack-soak check format profile bench bench-ray bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -156,16 +156,23 @@ $(addprefix serve-,$(EXAMPLES)): serve-%: $(VENV)/.tpy-%-setup
 	$(BIN)/tpy serve --model-repository demo/$*
 
 TEST_SETUP := $(SETUP) $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup
-# Tests with their own targets: test-backends, where PyTorch is installed, and test-attack.
-APART := tests/backends/pytorch tests/e2e/test_pytorch.py tests/e2e/test_init_pytorch.py tests/benchmarks/test_gpu.py tests/attack/test_attack.py
+# Tests with their own targets: test-backends, where PyTorch is installed, test-attack, test-packages and check.
+APART := tests/backends/pytorch tests/e2e/test_pytorch.py tests/e2e/test_init_pytorch.py tests/benchmarks/test_gpu.py tests/attack/test_attack.py $(LINT_TESTS) $(PACKAGE_TESTS)
+# What is built of the repository: a wheel and an image, each installed and tried.
+PACKAGE_TESTS := tests/e2e/test_wheel.py tests/docs/test_deployment.py
+# Tests that read the sources and run nothing of the server: a part of make check.
+LINT_TESTS := tests/unit/test_words.py tests/unit/test_import_contracts.py tests/unit/test_private_parts.py tests/tools/test_tests.py tests/mutation/test_mutants.py
 
 # First the tests that need a quiet machine, one after another; then the others on all cores, a file at a time, in the order of
 # tests/conftest.py, and one file more than there are cores, for tests also wait. What fails is run once more, alone.
-test: $(TEST_SETUP) ## run the tests, on all cores; those of large frameworks, the page and attacks have their own targets
+test: $(TEST_SETUP) ## run the tests, on all cores; those of large frameworks, packages, the page and attacks have their own targets
 	status=0; \
 	$(BIN)/python -m tests.steadily -m alone $$(grep -rlF mark.alone tests --include='test_*.py') || status=$$?; \
 	$(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(APART:%=--ignore=%) || status=$$?; \
 	exit $$status
+
+test-packages: $(TEST_SETUP) ## the tests of the wheel and of the image
+	$(BIN)/python -m tests.steadily -n auto --dist loadfile $(PACKAGE_TESTS)
 
 test-attack: $(SETUP) ## the quick attacks against a running server; make attack tries all
 	$(BIN)/python -m tests.steadily -n auto tests/attack/test_attack.py
@@ -186,11 +193,10 @@ check: $(SETUP) ## formatting, lint, types, import directions, generated files, 
 	try $(BIN)/ruff format --check .; \
 	try $(BIN)/ruff check .; \
 	try $(BIN)/mypy; \
-	try $(BIN)/lint-imports; \
 	try $(BIN)/python proto/generate.py --check; \
 	try diff <($(BIN)/python -m tpy.cli.reference) docs/reference/command-line.md; \
 	try $(BIN)/python docs/pictures --check; \
-	try $(BIN)/python -m pytest tests/unit/test_words.py tests/tools/test_tests.py tests/mutation/test_mutants.py; \
+	try $(BIN)/python -m pytest $(LINT_TESTS); \
 	for each in "$${failed[@]}"; do echo "failed: $$each"; done; test $${#failed[@]} = 0
 
 format: $(SETUP) ## format and fix what can be fixed

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from itertools import zip_longest
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cloud_servers import KEYS, S3Server
+from tests.e2e.fork_server import page_fork_server
 from tests.e2e.server import ServerProcess
 from tests.e2e.waiting import wait_until
 
@@ -173,16 +175,21 @@ class Reader:
         # A server that the page says to fail must not be kept from it by a port that is taken.
         ports = {"TPY_HTTP_PORT": "0", "TPY_GRPC_PORT": "0", "TPY_METRICS_PORT": "0"}
         environment = {**os.environ, **ports, "TPY_HTTP_ADDRESS": "127.0.0.1", "TPY_GRPC_ADDRESS": "127.0.0.1"}
-        done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            text=True,
-            timeout=_COMMAND_S_MAX,
-        )
-        return done.returncode, self._unchanged(done.stdout)
+        with tempfile.TemporaryFile() as printed, open(os.devnull, "rb") as null:
+            process = None
+            if program := _program(command):
+                descriptors = null.fileno(), printed.fileno(), printed.fileno()
+                process = page_fork_server.start(program[1], environment, *descriptors, program[0])
+            if process is None:
+                process = subprocess.Popen(command, stdin=null, stdout=printed, stderr=printed, env=environment)
+            try:
+                code = process.wait(_COMMAND_S_MAX)
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+            printed.seek(0)
+            return code, self._unchanged(printed.read().decode())
 
     def _addresses(self) -> list[tuple[str, str]]:
         if self._server is None:
@@ -208,6 +215,24 @@ class Reader:
 
     def _log(self) -> str:
         return "" if self._server is None else re.sub(r"(?m)^[|+].*\n", "", self._server.log)
+
+
+def _program(command: list[str]) -> tuple[list[str], list[str]] | None:
+    """The Python program of a command, as `python PROGRAM ARGUMENT...` has it, and its arguments; None if it needs a shell, or is
+    something else."""
+    if command[0] == sys.executable:
+        return command[1:3], command[3:]
+    text = command[-1].replace("\\\n", " ")
+    if re.search(r"[^\w\s./:=,@'\"+-]", text) or "\n" in text.strip():
+        return None
+    match [word.removeprefix(".venv/bin/") for word in shlex.split(text)]:
+        case ["tpy", *arguments]:
+            return ["-m", "tpy"], arguments
+        case ["python", "-m" | "-c" as how, what, *arguments]:
+            return [how, what], arguments
+        case ["python", file, *arguments] if file.endswith(".py"):
+            return [file], arguments
+    return None
 
 
 def _compare(what: str, shown: str, printed: str) -> None:

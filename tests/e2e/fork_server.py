@@ -1,4 +1,5 @@
-"""Forks `tpy` from a process that has imported it: a server starts with a sixth of the CPU time of a fresh process.
+"""Forks `tpy`, and scripts, from a process that has imported what they import: a server starts with a sixth of the CPU time of a
+fresh process.
 
 Run as a program, this module is that process. It runs no code of ours that starts threads or a loop. The process with the tests,
 which starts it at the first use, becomes the parent of what it forks: it can wait for it, and all of it ends with that process.
@@ -18,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,24 +33,36 @@ _FIXED = ("PYTHON", "LD_", "OMP_", "OPENBLAS_", "MALLOC_")
 _BYTECODE = "PYTHONDONTWRITEBYTECODE"
 """The one of them that can still be changed."""
 
-_IMPORTED = (
-    "anyio._backends._trio",
-    "anyio.from_thread",
-    "encodings.idna",
-    "tpy.cli.serve",
-    "tpy.cli.serve_options",
-    "tpy.cli.serve_target",
-    "tpy.frontends.grpc.frontend",
-    "tpy.frontends.http.frontend",
-    "tpy.frontends.http.starting",
-    "tpy.frontends.management",
-    "tpy.frontends.metrics_http",
-    "tpy.frontends.openai.frontend",
-    "tpy.frontends.sagemaker.frontend",
-    "tpy.frontends.vertex_ai.frontend",
-    "tpy_data.backends.onnxruntime",
-)
-"""The modules that a server imports until it serves, and with them all others."""
+_IMPORTED = {
+    "servers": (
+        "anyio._backends._trio",
+        "anyio.from_thread",
+        "encodings.idna",
+        "tpy.cli.serve",
+        "tpy.cli.serve_options",
+        "tpy.cli.serve_target",
+        "tpy.frontends.grpc.frontend",
+        "tpy.frontends.http.frontend",
+        "tpy.frontends.http.starting",
+        "tpy.frontends.management",
+        "tpy.frontends.metrics_http",
+        "tpy.frontends.openai.frontend",
+        "tpy.frontends.sagemaker.frontend",
+        "tpy.frontends.vertex_ai.frontend",
+        "tpy_data.backends.onnxruntime",
+    ),
+    "pages": (
+        "numpy",
+        "onnx",
+        "tpy.cli.check",
+        "tpy.cli.infer",
+        "tpy.cli.main",
+        "tritonclient.grpc",
+        "tritonclient.http",
+    ),
+}
+"""The modules that a server imports until it serves, and those of what pages of the documentation have run; and with them all
+others."""
 
 _REQUEST_BYTES_MAX = 1 << 20
 _ROOT = Path(__file__).parents[2]
@@ -58,7 +72,8 @@ _libc = ctypes.CDLL(None)
 class ForkServer:
     """The process that forks, started at the first use. Its methods may be called in any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, imported: str) -> None:
+        self._imported = imported
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: socket.socket | None = None
@@ -66,15 +81,22 @@ class ForkServer:
         self._fixed: dict[str, str] = {}
 
     def start(
-        self, arguments: Sequence[str], environment: Mapping[str, str], stdin: int, stdout: int, stderr: int
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        program: Sequence[str] = ("-m", "tpy"),
     ) -> subprocess.Popen[bytes] | None:
-        """Start `tpy ARGUMENT...` in a session of its own; None if only a fresh process can have this environment."""
+        """Start `python PROGRAM ARGUMENT...` in a session of its own; None if only a fresh process can have this environment. As
+        for Python, the program is `-m MODULE`, `-c CODE` or a file."""
         with self._lock:
             if self._owner != os.getpid():  # at first, and in a process that was forked from one with tests
                 self._open(environment)
             if _fixed(environment) != self._fixed:
                 return None
-            order = {"arguments": list(arguments), "environment": dict(environment), "cwd": os.getcwd()}
+            order = {"program": list(program), "arguments": list(arguments), "environment": dict(environment), "cwd": os.getcwd()}
             pid = self._fork(order, stdin, stdout, stderr)
         return _Adopted(pid, arguments)
 
@@ -84,7 +106,7 @@ class ForkServer:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST_BYTES_MAX)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.e2e.fork_server", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.e2e.fork_server", str(theirs.fileno()), self._imported],
                 env=environment,
                 pass_fds=[theirs.fileno()],
                 cwd=_ROOT,
@@ -122,12 +144,15 @@ def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(_FIXED) and name != _BYTECODE}
 
 
-fork_server = ForkServer()
+fork_server = ForkServer("servers")
 """That of this pytest process."""
 
+page_fork_server = ForkServer("pages")
+"""The same, for commands and scripts of pages."""
 
-def _forks(pipe: socket.socket) -> None:
-    """Fork for each request. Returns in the forked process, ready to run its command; ends with the pytest process."""
+
+def _forks(pipe: socket.socket) -> list[str]:
+    """Fork for each request. Returns its program in the forked process, ready to run it; ends with the pytest process."""
     parent = os.getppid()
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while True:
@@ -157,11 +182,10 @@ def _forks(pipe: socket.socket) -> None:
         for descriptor in (*descriptors, reader, writer, end_of_middle):
             os.close(descriptor)
         pipe.close()
-        _become(**json.loads(data))
-        return
+        return _become(**json.loads(data))
 
 
-def _become(arguments: list[str], environment: dict[str, str], cwd: str) -> None:
+def _become(program: list[str], arguments: list[str], environment: dict[str, str], cwd: str) -> list[str]:
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
@@ -169,13 +193,30 @@ def _become(arguments: list[str], environment: dict[str, str], cwd: str) -> None
     os.chdir(cwd)
     sys.path[0] = cwd
     sys.argv[1:] = arguments
+    return program
+
+
+def _run(program: list[str]) -> None:
+    """As `python PROGRAM` does."""
+    gc.enable()
+    match program:
+        case ["-m", module]:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case ["-c", code]:
+            sys.argv[0] = "-c"
+            sys.modules["__main__"] = main = types.ModuleType("__main__")
+            exec(compile(code, "<string>", "exec"), main.__dict__)
+        case [file]:
+            sys.argv[0] = file
+            sys.path[0] = str(Path(file).resolve().parent)
+            runpy.run_path(file, run_name="__main__")
 
 
 if __name__ == "__main__":
     gc.disable()  # as tpy does while it imports
-    for _name in _IMPORTED:
+    for _name in _IMPORTED[sys.argv.pop()]:
         importlib.import_module(_name)
     for _entry in installed("tpy.backends"):
         package_of(_entry)
-    _forks(socket.socket(fileno=int(sys.argv[1])))
-    runpy.run_module("tpy", run_name="__main__", alter_sys=True)
+    gc.freeze()  # a process that looks through its objects does not write to the memory of these
+    _run(_forks(socket.socket(fileno=int(sys.argv[1]))))
