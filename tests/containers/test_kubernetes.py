@@ -26,6 +26,7 @@ OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
 KINDS = {
     "cpu": {"HorizontalPodAutoscaler", "PersistentVolumeClaim", "PodMonitor", "PrometheusRule"},
     "gpu": {"PersistentVolumeClaim", "PodMonitor", "PrometheusRule"},
+    "llm": {"HorizontalPodAutoscaler", "PersistentVolumeClaim", "PodMonitor", "PrometheusRule"},
     "bucket": {"PodMonitor", "PrometheusRule", "ScaledObject"},
 }
 BASE = {"Deployment", "Service", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy"}
@@ -96,7 +97,11 @@ def unfit(documents: dict[str, dict[str, Any]]) -> list[str]:
         "flags": flags.keys() <= FLAG_BY_NAME.keys(),
         "a repository": "model-repository" in flags,
         "ports": {name: str(port) for name, port in ports.items()}
-        == {name: str(FLAG_BY_NAME[f"{name}-port"].default) for name in ("http", "grpc", "metrics")},
+        == {
+            name: str(FLAG_BY_NAME[f"{name}-port"].default)
+            for name in ("http", "grpc", "metrics", "openai")
+            if flags.get(f"allow-{name}", str(FLAG_BY_NAME[f"allow-{name}"].default)).lower() == "true"
+        },
         "selectors": all(selector and selector.items() <= labels for selector in selectors),
         "the ports of the service": {port["targetPort"] for port in service["spec"]["ports"]} == ports.keys() == opened,
         "paths of probes": all(probe["httpGet"]["path"] in ("/v2/health/live", "/v2/health/ready") for probe in probes.values()),
@@ -127,6 +132,14 @@ def unfit(documents: dict[str, dict[str, Any]]) -> list[str]:
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_the_manifests_fit_each_other_and_the_server(name: str) -> None:
     assert unfit(by_kind(name)) == []
+
+
+def test_language_models_have_openais_api_and_time_for_their_answers() -> None:
+    deployment = by_kind("llm")["Deployment"]["spec"]["template"]["spec"]
+    [container] = deployment["containers"]
+    assert {"--allow-openai=true", "--exit-timeout-secs=300"} <= set(container["args"])
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "4Gi"}} in deployment["volumes"]
 
 
 def _set(path: str, value: object) -> Callable[[dict[str, dict[str, Any]]], None]:
@@ -176,11 +189,8 @@ def test_the_alert_rules_are_those_of_the_examples() -> None:
     assert f'job="{job}"' in rules["groups"][0]["rules"][0]["expr"]
 
 
-def test_the_inference_pool() -> None:
-    """Its API has no schema here: the names of its fields are those of inference.networking.k8s.io/v1."""
+def test_the_inference_pool_has_the_pods_and_the_port() -> None:
     pool = yaml.safe_load((KUBERNETES / "components/inference-pool/pool.yaml").read_text())
-    assert (pool["apiVersion"], pool["kind"]) == ("inference.networking.k8s.io/v1", "InferencePool")
-    assert pool["spec"].keys() == {"selector", "targetPorts", "endpointPickerRef"}
     labels = by_kind("cpu")["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert pool["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert pool["spec"]["targetPorts"] == [{"number": int(str(FLAG_BY_NAME["http-port"].default))}]

@@ -9,9 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from .serving import is_private
+
 _WITHOUT_RAY = importlib.util.find_spec("ray") is None
-_PRIVATE = Path("/proc/net/dev").read_text().count(":") == 1
-CLUSTERS = ("test_clients.py", "test_control.py", "test_faults.py", "test_offline.py", "test_scaling.py", "test_per_model.py")
+CLUSTERS = (
+    "test_clients.py",
+    "test_commands.py",
+    "test_control.py",
+    "test_faults.py",
+    "test_offline.py",
+    "test_scaling.py",
+    "test_per_model.py",
+)
 
 if _WITHOUT_RAY:
     collect_ignore = [path.name for path in Path(__file__).parent.glob("test_*.py")]
@@ -23,5 +32,5 @@ else:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.name in CLUSTERS and item.path.parent == Path(__file__).parent and not _PRIVATE:
+        if item.path.name in CLUSTERS and item.path.parent == Path(__file__).parent and not is_private():
             item.add_marker(pytest.mark.skip(reason="needs a private network: make test-ray"))

@@ -29,6 +29,11 @@ HAPROXY = {
 }
 
 
+def is_private() -> bool:
+    """Returns True in a network of this process's own: Ray listens on all addresses."""
+    return Path("/proc/net/dev").read_text().count(":") == 1
+
+
 def environment(home: Path, **more: str) -> dict[str, str]:
     """The environment of a cluster whose files, among them the token that it asks its users for, are in `home`."""
     home.mkdir(parents=True, exist_ok=True)
@@ -78,11 +83,11 @@ def answers(url: str) -> bool:
 
 
 @contextmanager
-def serving(config: Path, log: Path, environ: dict[str, str], ready: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`serve run` with this configuration, from when `ready` answers until the end of the block."""
+def serving(config: Path | str, log: Path, environ: dict[str, str], ready: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`serve run` with this configuration, or an import path and arguments, from when `ready` answers until the block ends."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [BIN / "serve", "run", config], stdout=output, stderr=output, env=environ, start_new_session=True
+            [BIN / "serve", "run", config, *words], stdout=output, stderr=output, env=environ, start_new_session=True
         )
     try:
 

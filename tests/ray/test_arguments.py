@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from tpy.errors import InvalidArgument, Unavailable
-from tpy.ray.application import deployment_options, shortage
+from tpy.ray.__main__ import main
+from tpy.ray.application import build, deployment_options
 from tpy.ray.arguments import read_arguments
+from tpy.ray.cluster import Want, problems, shortages, wants_of
 from tpy.ray.config import serve_config
 from tpy.ray.replica import start
 from tpy.ray.scaling import ByLoad
@@ -40,6 +45,7 @@ def test_words_are_read_by_the_types_of_the_arguments_and_the_rest_are_flags() -
         ({"repository": "r", "min_replicas": 1}, "tpy.ray: min_replicas needs max_replicas"),
         ({"repository": "r", "min_replicas": 3, "max_replicas": 2}, "expected 0 <= min_replicas <= max_replicas, got 3 and 2"),
         ({"repository": "r", "replicas": 0}, "tpy.ray: expected replicas from 1 on, got 0"),
+        ({"repository": "r", "max_surge_percent": 101}, "tpy.ray: expected max_surge_percent from 0 to 100, got 101"),
         ({"repository": "r", "target": "nan"}, "tpy.ray: expected target above 0, got nan"),
     ],
 )
@@ -47,6 +53,12 @@ def test_wrong_arguments_are_named(given: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         read_arguments(given)
     assert text in raised.value.message
+
+
+def test_proxies_are_where_the_arguments_say() -> None:
+    assert serve_config({"repository": "r", "proxy_location": "HeadOnly"})["proxy_location"] == "HeadOnly"
+    with pytest.raises(InvalidArgument, match="expected proxy_location to be one of EveryNode, HeadOnly, Disabled, got 'Head'"):
+        serve_config({"repository": "r", "proxy_location": "Head"})
 
 
 def test_an_argument_that_is_no_flag_is_refused_where_the_application_is_built() -> None:
@@ -134,9 +146,68 @@ def test_a_repository_that_a_node_cannot_read_is_named_with_the_node(tmp_path: P
     assert str(tmp_path / "none") in raised.value.message
 
 
-def test_what_a_cluster_lacks_is_named() -> None:
-    sentence = "too few GPUs: model 'm' wants 6 (3 replicas with 2 each), the cluster has 1; "
-    assert shortage("m", "GPU", 2.0, 3, 1.0).startswith(sentence)
+@pytest.mark.parametrize(
+    ("wants", "text"),
+    [
+        ([], ""),
+        ([Want("m", 3, {"CPU": 1, "GPU": 0})], ""),
+        (
+            [Want("m", 3, {"CPU": 1, "GPU": 2})],
+            "too few GPUs: the application 'm' wants 2 for each of 3 replicas, the cluster (nodes: 2) has room for 1",
+        ),
+        (  # as many as there are, but not on one node
+            [Want("m", 1, {"CPU": 4, "GPU": 0})],
+            "too few CPUs: the application 'm' wants 4 for each of 1 replicas, the cluster (nodes: 2) has room for 0",
+        ),
+        (
+            [Want("a", 2, {"CPU": 1, "GPU": 0}), Want("b", 3, {"CPU": 1, "GPU": 0})],
+            "too few CPUs: the applications want 5 (a 2, b 3), the cluster has 4",
+        ),
+    ],
+)
+def test_what_a_cluster_lacks_is_named(wants: list[Want], text: str) -> None:
+    assert shortages(wants, [{"CPU": 3.0}, {"CPU": 1.0, "GPU": 2.0}]) == ([text] if text else [])
+
+
+def test_the_wants_of_a_configuration_are_those_of_its_deployments(tmp_path: Path) -> None:
+    model(tmp_path, "m", 'parameters { key: "ray.max_replicas" value { string_value: "5" } }')
+    config = serve_config({"repository": str(tmp_path), "per_model": "true", "gpus": "0.5"})
+    assert wants_of(config) == [Want("m", 1, {"CPU": 1.0, "GPU": 0.5}), Want("tpy", 1, {"CPU": 0.0, "GPU": 0.0})]
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    assert problems({}, address) == [f"no Ray cluster at {address}: [Errno 111] Connection refused"]
+    assert problems({}, "6379")[0].startswith("expected the address of a Ray cluster as HOST:PORT")
+
+
+def test_another_ray_than_was_tried_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ray.__version__", "2.99.1")
+    build({"repository": "r"})
+    assert caplog.messages == ["tpy.ray was tried with Ray 2.60, this is Ray 2.99.1"]
+    assert main(["repository=r"]) == 0
+    assert capsys.readouterr().err == "warning: tpy.ray was tried with Ray 2.60, this is Ray 2.99.1\n"
+
+
+def test_the_manifest_of_kuberay_serves_what_the_command_in_it_writes() -> None:
+    text = Path("deploy/kuberay/rayservice.yaml").read_text()
+    command = re.search(r"# python -m tpy\.ray (.+)", text)
+    assert command is not None
+    spec = yaml.safe_load(text)["spec"]
+    config = yaml.safe_load(spec["serveConfigV2"])
+    assert config == serve_config(dict(word.split("=", 1) for word in command[1].split()))
+    ports = {"serve": config["http_options"]["port"], "serve-grpc": config["grpc_options"]["port"]}
+    [application] = config["applications"]
+    cluster = spec["rayClusterConfig"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        [container] = pod["containers"]
+        assert ports.items() <= {port["name"]: port["containerPort"] for port in container["ports"]}.items()
+        assert pod["terminationGracePeriodSeconds"] > application["deployments"][0]["graceful_shutdown_timeout_s"]
+        assert {mount["mountPath"] for mount in container["volumeMounts"]} == {application["args"]["repository"]}
 
 
 def test_an_older_ray_is_named() -> None:

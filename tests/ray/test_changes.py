@@ -44,7 +44,7 @@ def test_a_change_takes_the_place_of_the_one_before() -> None:
 
 
 def test_a_configuration_that_all_replicas_tell_is_one_change() -> None:
-    actor, replica = ChangesActor(1), Changes()
+    actor, replica = ChangesActor(1, 0), Changes()
     for _ in range(3):
         actor.settle(Models(("a",)))
     actor.add(Unload("a"))
@@ -56,11 +56,11 @@ def test_a_configuration_that_all_replicas_tell_is_one_change() -> None:
 
 
 def test_an_actor_that_was_started_anew_learns_what_was_changed_before() -> None:
-    first, replica = ChangesActor(1), Changes()
+    first, replica = ChangesActor(1, 0), Changes()
     for action in (load("a"), load("b"), Unload("a")):
         first.add(action)
     sync(first, replica)
-    second = ChangesActor(2)
+    second = ChangesActor(2, 0)
     second.add(load("b"))
     second.add(load("c"))
     assert second.newer(replica.epoch, replica.newest) is None
@@ -69,12 +69,26 @@ def test_an_actor_that_was_started_anew_learns_what_was_changed_before() -> None
     assert {change.action.subject for change in replica.after(0)} == {"model a", "model b", "model c"}
 
 
+def test_two_versions_have_what_clients_ask_of_either_while_both_run() -> None:
+    old, new = Changes(1), Changes(2)
+    old.append(load("before"), made_ns=10)
+    new.append(Models(("a",)), made_ns=25)
+    old.append(load("a"), made_ns=30)
+    new.append(Unload("a"), made_ns=40)
+    old.append(load("b"), made_ns=50)
+    for _ in range(2):  # nothing comes back
+        new.adopt(old.after(0), since_ns=20)
+        old.adopt(new.after(0), since_ns=0)
+    assert actions(new.after(0)) == [Models(("a",)), Unload("a"), load("b")]
+    assert actions(old.after(0)) == [load("before"), load("b"), Unload("a")]
+
+
 @given(st.lists(st.tuples(st.integers(0, 2), st.one_of(ACTIONS, st.sampled_from(["sync", "lose the actor"]))), max_size=30))
 def test_all_replicas_end_with_the_same_changes(steps: list[tuple[int, Action | str]]) -> None:
     """Invariant: when all have synchronised twice, each has the same change of each subject: the last one that was made, unless
     the actor was lost before anybody had it."""
     epoch = 1
-    actor = ChangesActor(epoch)
+    actor = ChangesActor(epoch, 0)
     replicas = [Changes() for _ in range(3)]
     last: dict[str, Action] = {}
     for number, step in steps:
@@ -82,7 +96,7 @@ def test_all_replicas_end_with_the_same_changes(steps: list[tuple[int, Action | 
             sync(actor, replicas[number])
         elif step == "lose the actor":
             epoch += 1
-            actor = ChangesActor(epoch)
+            actor = ChangesActor(epoch, 0)
         elif not isinstance(step, str):
             actor.add(step)
             sync(actor, replicas[number])  # as a change does before it is acknowledged

@@ -12,19 +12,22 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from openai import NotFoundError, OpenAI
 from tritonclient.utils import InferenceServerException
 
 from .repository import build
 from .serving import HAPROXY, configure, environment, serving
 
 HTTP, GRPC = "127.0.0.1:8000", "127.0.0.1:8001"
+MODELS = {"simple", "repeat", "sum", "writer", "embedder"}
 ROW = np.arange(16, dtype=np.int32).reshape(1, 16)
 
 
 @pytest.fixture(scope="module", params=["haproxy", "python proxy"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("cluster")
-    words = (f"repository={build(folder / 'models')}", "cpus=0.1", "http_max_input_size=1000000")
+    repositories = f"{build(folder / 'models')},docs/examples/openai/models"
+    words = (f"repository={repositories}", "cpus=0.1", "http_max_input_size=1000000", "allow_openai=true")
     environ = environment(folder / "home", **(HAPROXY if request.param == "haproxy" else {}))
     with serving(configure(folder / "serve.yaml", *words), folder / "log", environ, f"http://{HTTP}/v2/health/ready"):
         yield
@@ -81,7 +84,7 @@ def test_the_rest_of_http(http: httpclient.InferenceServerClient) -> None:
     assert http.get_model_metadata("simple")["versions"] == ["1"]
     assert http.get_model_config("simple")["max_batch_size"] == 8
     assert http.get_trace_settings()["trace_level"] == ["OFF"]
-    assert {each["name"] for each in http.get_model_repository_index()} == {"simple", "repeat", "sum"}
+    assert {each["name"] for each in http.get_model_repository_index()} == MODELS
     assert http.get_inference_statistics("simple")["model_stats"][0]["name"] == "simple"
 
 
@@ -110,6 +113,22 @@ def test_kserve_v1(cluster: None) -> None:
     assert json.loads(body)["predictions"][0]["OUTPUT0"] == [3] * 16
 
 
+def test_openai(cluster: None) -> None:
+    with OpenAI(base_url=f"http://{HTTP}/v1", api_key="none", max_retries=0) as client:
+        assert {each.id for each in client.models.list()} == {"writer", "embedder"}
+        assert client.models.retrieve("writer").id == "writer"
+        whole = client.completions.create(model="writer", prompt="every request", max_tokens=5, seed=1)
+        stream = client.completions.create(model="writer", prompt="every request", max_tokens=5, seed=1, stream=True)
+        pieces = [piece.choices[0].text for piece in stream]
+        assert len(pieces) > 1
+        assert "".join(pieces) == whole.choices[0].text
+        chat = client.chat.completions.create(model="writer", messages=[{"role": "user", "content": "Who?"}], max_tokens=4)
+        assert chat.choices[0].message.role == "assistant"
+        assert len(client.embeddings.create(model="embedder", input="a request").data[0].embedding) == 16
+        with pytest.raises(NotFoundError):
+            client.completions.create(model="none", prompt="x")
+
+
 def test_inference_over_grpc(grpc: grpcclient.InferenceServerClient) -> None:
     found = grpc.infer("simple", inputs(grpcclient), request_id="r1")
     assert (found.as_numpy("OUTPUT0") == 2 * ROW).all()
@@ -123,7 +142,7 @@ def test_the_rest_of_grpc(grpc: grpcclient.InferenceServerClient) -> None:
     assert grpc.get_server_metadata().name == "triton"
     assert list(grpc.get_model_metadata("simple").versions) == ["1"]
     assert grpc.get_model_config("simple").config.max_batch_size == 8
-    assert {each.name for each in grpc.get_model_repository_index().models} == {"simple", "repeat", "sum"}
+    assert {each.name for each in grpc.get_model_repository_index().models} == MODELS
     assert grpc.get_inference_statistics("simple").model_stats[0].name == "simple"
     assert grpc.get_log_settings().settings["log_verbose_level"].uint32_param == 0
 

@@ -60,22 +60,25 @@ class ServedRepository:
         self.environ = environment(folder / "home", **HAPROXY)
         self.log = folder / "log"
         self.pid = 0
+        self.version = "first"
         self.configure(replicas=2)
 
     def configure(self, *, replicas: int, models: str = "simple,sum") -> None:
-        configure(self.file, f"repository={self.repository}", "cpus=0.1", f"replicas={replicas}", "models=simple,sum")
+        words = (f"replicas={replicas}", "models=simple,sum", f"id={self.version}")
+        configure(self.file, f"repository={self.repository}", "cpus=0.1", *words)
         config = yaml.safe_load(self.file.read_text())
         deployment = config["applications"][0]["deployments"][0]
         deployment["health_check_period_s"] = 1
         deployment["user_config"] = {"models": models.split(",")}
         self.file.write_text(yaml.safe_dump(config))
 
-    def deploy(self, *, replicas: int = 2, models: str = "simple,sum") -> None:
+    def deploy(self, *, replicas: int = 2, models: str = "simple,sum", wait: bool = True) -> None:
         """Change the number of replicas and the models that the configuration names."""
         self.configure(replicas=replicas, models=models)
         told = subprocess.run([BIN / "serve", "deploy", self.file], check=False, env=self.environ, capture_output=True, text=True)
         assert not told.returncode, told.stderr
-        until(lambda: len(self.replicas()) == replicas, seconds=120)
+        if wait:
+            until(lambda: len(self.replicas()) == replicas, seconds=120)
 
     def replicas(self) -> list[int]:
         return processes("ray::ServeReplica:tpy:tpy", self.pid)
@@ -151,6 +154,27 @@ def test_changes_reach_replicas_that_start_later_and_outlive_what_serve_is_made_
     served.deploy(replicas=2)
     client.load_model("sum")
     assert rows()["sum"]["state"] == "READY"
+
+
+def test_a_new_version_has_what_was_asked_of_the_one_before_since_it_was_deployed(
+    served: ServedRepository, client: httpclient.InferenceServerClient
+) -> None:
+    before = served.replicas()
+    client.load_model("picky")  # the folder of the test above allows it
+    served.version = "second"
+    served.deploy(wait=False)
+    client.unload_model("sum")
+    client.load_model("repeat")
+    assert set(before) <= set(served.replicas())
+    until(lambda: len(served.replicas()) == 2 and not set(before) & set(served.replicas()), seconds=120)
+    until(lambda: is_running(served.environ))
+    assert {name: (row["state"], row.get("reason", "")) for name, row in rows().items() if name in ("repeat", "sum")} == {
+        "repeat": ("READY", ""),
+        "sum": ("UNAVAILABLE", "unloaded"),
+    }
+    assert "picky" not in {name for name, row in rows().items() if row.get("state") == "READY"}  # the configuration lacks it
+    client.load_model("sum")
+    client.unload_model("repeat")
 
 
 def test_the_configuration_changes_the_models_without_a_restart(served: ServedRepository) -> None:

@@ -21,3 +21,6 @@ RAY_CHANGES_PAUSE_S: Final = 0.2
 
 RAY_CHANGES_ATTEMPTS_MAX: Final = 150
 """Half a minute of them: Serve notices that an actor is gone with its health check and starts another one."""
+
+RAY_CLUSTER_TIMEOUT_S: Final = 5.0
+"""The time in which a cluster takes a connection; Ray itself tries for minutes."""

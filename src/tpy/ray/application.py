@@ -14,6 +14,7 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, DeploymentActorConfig, RequestRouterConfig
 
 from tpy.ray.arguments import Arguments, read_arguments
+from tpy.ray.cluster import Want, shortages
 from tpy.ray.replica import Replica, server_of
 from tpy.ray.replicas import CHANGES_ACTOR
 from tpy.ray.scaling import LOAD_TARGET_DEFAULT
@@ -36,32 +37,29 @@ def build(arguments: Mapping[str, Any]) -> serve.Application:
     given = msgspec.structs.replace(given, repository=tuple(map(absolute, given.repository)))
     server_of(given)  # refuses unknown flags here, not on every node
     options = deployment_options(given)
-    _warn(given)
+    _warn(arguments, given)
     deployment = serve.deployment(serve.ingress()(Replica)).options(**options)
     return deployment.bind(given)
 
 
-def _warn(arguments: Arguments) -> None:
+def _warn(given: Mapping[str, Any], arguments: Arguments) -> None:
     """Log what may keep the application from starting: another Ray than was tried, and a cluster, if there is one, that is too
-    small, which its autoscaler may change."""
-    if not ray.__version__.startswith(f"{RAY_TRIED}."):
-        _log.warning("tpy.ray was tried with Ray %(tried)s, this is Ray %(this)s", {"tried": RAY_TRIED, "this": ray.__version__})
-    if not ray.is_initialized():
+    small, which its autoscaler may change. Numbers that are not among the arguments are said elsewhere in a configuration."""
+    if sentence := untried():
+        _log.warning("%(sentence)s", {"sentence": sentence})
+    if not ray.is_initialized() or not {"cpus", "gpus", "replicas", "min_replicas"}.intersection(given):
         return
     replicas = arguments.replicas if arguments.max_replicas is None else arguments.min_replicas or 1
-    there = ray.cluster_resources()
-    for what, each in (("CPU", arguments.cpus), ("GPU", arguments.gpus)):
-        if each * replicas > there.get(what, 0.0):
-            _log.warning("%(sentence)s", {"sentence": shortage(arguments.model, what, each, replicas, there.get(what, 0.0))})
+    want = Want(arguments.model or "tpy", replicas, {"CPU": arguments.cpus, "GPU": arguments.gpus})
+    for sentence in shortages([want], [node["Resources"] for node in ray.nodes() if node["Alive"]]):
+        _log.warning("%(sentence)s; replicas without room wait until there is some", {"sentence": sentence})
 
 
-def shortage(model: str, what: str, each: float, replicas: int, there: float) -> str:
-    """The sentence about CPUs or GPUs that a cluster lacks."""
-    of = f"model '{model}'" if model else "the application"
-    return (
-        f"too few {what}s: {of} wants {each * replicas:g} ({replicas} replicas with {each:g} each), the cluster has {there:g}; "
-        "replicas that do not fit wait until it has more"
-    )
+def untried() -> str:
+    """The sentence about another Ray than was tried; "" for that one."""
+    if ray.__version__.startswith(f"{RAY_TRIED}."):
+        return ""
+    return f"tpy.ray was tried with Ray {RAY_TRIED}, this is Ray {ray.__version__}"
 
 
 def deployment_options(arguments: Arguments) -> dict[str, Any]:
@@ -72,6 +70,7 @@ def deployment_options(arguments: Arguments) -> dict[str, Any]:
         "max_ongoing_requests": arguments.max_ongoing_requests,
         "max_queued_requests": arguments.max_queued_requests,
         "graceful_shutdown_timeout_s": arguments.drain_s,
+        "max_surge_percent": arguments.max_surge_percent,
         "user_config": {"models": list(arguments.models)} if arguments.models else {},
         "deployment_actors": [_CHANGES],
     }

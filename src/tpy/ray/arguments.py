@@ -10,23 +10,26 @@ import msgspec
 
 from tpy.errors import InvalidArgument
 
-_LISTS = ("models", "applications")
+_LISTS = ("models", "beside", "applications")
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`repository`: a folder or a bucket that every node reads, several separated by commas. `models`: those to be loaded, all by
-    default. `model`: the only one of an application that serves one model. `applications`: the models, each in an application of
+    default. `model`: the only one of an application that serves one model; `beside`: models that are loaded with it, because it
+    calls them. `applications`: the models, each in an application of
     its name, that an application with the server's own routes speaks for.
 
     `replicas`, or `min_replicas` and `max_replicas`, between which Serve scales by `scale_by`: "load" (`tpy_load`) or "ongoing"
     (requests under way), each replica to be at `target`. `cpus` and `gpus` are what Ray reserves for a replica.
     `max_ongoing_requests` of a replica, `max_queued_requests` in front of all of them (-1: any number); `drain_s`: how long a
-    replica that is to stop may take for what it has. `session_affinity`: requests with the same `x-session-id` go to the same
+    replica that is to stop may take for what it has; `max_surge_percent`: how many replicas of a new version, at least one, start
+    before old ones stop (0: none). `session_affinity`: requests with the same `x-session-id` go to the same
     replica. `flags` are those of tpy serve."""
 
     repository: tuple[str, ...]
     models: tuple[str, ...] = ()
     model: str = ""
+    beside: tuple[str, ...] = ()
     applications: tuple[str, ...] = ()
     replicas: int = 1
     min_replicas: int | None = None
@@ -40,6 +43,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_ongoing_requests: int = 1000
     max_queued_requests: int = -1
     drain_s: float = 30.0
+    max_surge_percent: int = 25
     session_affinity: bool = False
     flags: Mapping[str, str | int | float | bool | tuple[str, ...]] = msgspec.field(default_factory=dict)
 
@@ -71,5 +75,7 @@ def _check(arguments: Arguments) -> None:
         raise InvalidArgument("tpy.ray: min_replicas needs max_replicas")
     if highest is not None and not 0 <= (1 if lowest is None else lowest) <= highest:
         raise InvalidArgument(f"tpy.ray: expected 0 <= min_replicas <= max_replicas, got {lowest} and {highest}")
+    if not 0 <= arguments.max_surge_percent <= 100:
+        raise InvalidArgument(f"tpy.ray: expected max_surge_percent from 0 to 100, got {arguments.max_surge_percent}")
     if arguments.target is not None and not (math.isfinite(arguments.target) and arguments.target > 0):
         raise InvalidArgument(f"tpy.ray: expected target above 0, got {arguments.target:g}")

@@ -17,6 +17,7 @@ PARAMETER_PREFIX = "ray."
 """Parameters of a model's configuration that begin so are arguments of its application."""
 
 _OF_MODELS = (
+    "beside",
     "replicas",
     "min_replicas",
     "max_replicas",
@@ -29,25 +30,31 @@ _OF_MODELS = (
     "max_ongoing_requests",
     "max_queued_requests",
     "drain_s",
+    "max_surge_percent",
     "session_affinity",
 )
 _SERVICERS = ["tpy.ray:add_GRPCInferenceServiceServicer_to_server", "tpy.ray:add_HealthServicer_to_server"]
+_PROXIES = ("EveryNode", "HeadOnly", "Disabled")
 _FILE = "config.pbtxt"
 
 
 def serve_config(given: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration for `serve run` and `serve deploy`. Of the arguments, `per_model` makes an application for each model;
-    `http_port`, `grpc_port` and `host` are those of the proxies; `name` is that of the application. Raises InvalidArgument."""
+    `http_port`, `grpc_port`, `host` and `proxy_location` are those of the proxies; `name` is that of the application. Raises
+    InvalidArgument."""
     arguments = dict(given)
     is_per_model = _boolean(arguments.pop("per_model", "false"))
     host = str(arguments.pop("host", "0.0.0.0"))
     http_port, grpc_port = _port(arguments, "http_port", 8000), _port(arguments, "grpc_port", 8001)
     name = str(arguments.pop("name", "tpy"))
+    proxies = str(arguments.pop("proxy_location", "EveryNode"))
+    if proxies not in _PROXIES:
+        raise InvalidArgument(f"tpy.ray: expected proxy_location to be one of {', '.join(_PROXIES)}, got '{proxies}'")
     read = read_arguments(arguments)
     server_of(read)
     applications = _per_model(name, arguments, read) if is_per_model else [_application(name, "/", arguments, read)]
     return {
-        "proxy_location": "EveryNode",
+        "proxy_location": proxies,
         "http_options": {"host": host, "port": http_port},
         "grpc_options": {"port": grpc_port, "grpc_servicer_functions": list(_SERVICERS)},
         "applications": applications,
@@ -81,13 +88,14 @@ def _application(name: str, prefix: str, given: Mapping[str, Any], read: Argumen
         "max_ongoing_requests": read.max_ongoing_requests,
         "max_queued_requests": read.max_queued_requests,
         "graceful_shutdown_timeout_s": read.drain_s,
+        "max_surge_percent": read.max_surge_percent,
         "user_config": {"models": list(read.models)} if read.models else {},
         "ray_actor_options": {"num_cpus": read.cpus, "num_gpus": read.gpus},
     }
     kept = {
         key: value
         for key, value in given.items()
-        if key not in (*_OF_MODELS, "repository", "models") or key == "session_affinity"
+        if key not in (*_OF_MODELS, "repository", "models") or key in ("beside", "session_affinity")
     }
     repository = ",".join(map(absolute, read.repository))
     models = {"models": list(read.models)} if read.models else {}

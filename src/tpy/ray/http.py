@@ -7,6 +7,7 @@ inference route answers it as on a port of the server, without a task; every oth
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote
@@ -22,6 +23,9 @@ from tpy.frontends.http.parser import too_large
 from tpy.frontends.http.quart_bridge import BODY
 from tpy.ray.crossing import Crossing
 
+_OPENAI = re.compile(r"/v1/(completions|chat/completions|embeddings|models(/[^/:]+)?)")
+"""Paths that OpenAI's API has for clients; `/v1/models/NAME:predict` is KServe's."""
+
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
@@ -29,13 +33,25 @@ Send = Callable[[Event], Awaitable[None]]
 
 class HttpBridge:
     """The application. `nursery` is on the server's thread, and outlives all requests. Serve cancels the task of a request whose
-    client has left, and that cancels the request in the server."""
+    client has left, and that cancels the request in the server. `openai` has the routes of OpenAI's API, where it is allowed."""
 
-    def __init__(self, engine: EngineThread, endpoint: InferEndpoint, app: QuartTrio, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        engine: EngineThread,
+        endpoint: InferEndpoint,
+        app: QuartTrio,
+        nursery: trio.Nursery,
+        openai: QuartTrio | None = None,
+    ) -> None:
         self.engine = engine
         self.endpoint = endpoint
-        self.app = app
         self.nursery = nursery
+        self._app = app
+        self._openai = openai
+
+    def app_of(self, path: str) -> QuartTrio:
+        """The application that has the route of a path."""
+        return self._app if self._openai is None or _OPENAI.fullmatch(path) is None else self._openai
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -186,7 +202,7 @@ class _Exchange:
     async def _serve(self) -> None:
         with self._cancelled:
             try:
-                await self._bridge.app(self._scope, self._receive, self._send)  # type: ignore[arg-type]  # ASGI's dictionaries
+                await self._bridge.app_of(self._request.path)(self._scope, self._receive, self._send)  # type: ignore[arg-type]  # ASGI's dictionaries
             except Exception:
                 await self._fail(unexpected_error_reply(self._request.path))
         self._crossing.call(self._events.put_nowait, None)
@@ -214,11 +230,15 @@ class _Exchange:
 
 def _request(scope: Event) -> HttpRequest:
     """The request of this scope, without its body. Its target is what the client asked for, whatever prefix leads to this
-    application."""
+    application: `/v2/models/NAME` is a part of Triton's routes. What has a version of its own behind the prefix, as
+    `/v2/models/NAME/v1/completions`, is a route of another API."""
     headers = [(bytes(name), bytes(value)) for name, value in scope["headers"]]
     query = scope.get("query_string", b"")
     path = scope.get("raw_path") or scope["path"].encode()
     path = path.partition(b"?")[0]
+    prefix = scope.get("root_path", "").encode()
+    if prefix and path.startswith(prefix + b"/v1/"):
+        path = path.removeprefix(prefix)
     client = scope.get("client")
     return HttpRequest(
         method=scope["method"].encode("ascii"),

@@ -10,14 +10,15 @@ from typing import Any, TypeVar
 import msgspec
 import ray
 import trio
+from quart_trio import QuartTrio
 from ray import serve
 
 from tpy.assembly import ServerOptions
 from tpy.cli.flags import FLAG_BY_NAME
-from tpy.clock import SystemClock
+from tpy.clock import Clock, SystemClock
 from tpy.embedded.engine_thread import EngineThread
 from tpy.embedded.server import Server
-from tpy.errors import InvalidArgument, TpyError, Unavailable
+from tpy.errors import InvalidArgument, InvariantViolation, TpyError, Unavailable
 from tpy.frontends.grpc import GrpcFrontendOptions, create_handlers
 from tpy.frontends.http.app import create_app
 from tpy.frontends.http.options import HttpOptions
@@ -30,6 +31,7 @@ from tpy.ray.grpc import GrpcBridge, Reply, methods
 from tpy.ray.http import HttpBridge
 from tpy.ray.replicas import Outcome, Replicas
 from tpy.ray.services import of_all_replicas, perform
+from tpy.services import Services
 
 T = TypeVar("T")
 
@@ -62,7 +64,6 @@ class Replica:
         self._engine.run_async(self._open)
         self._metrics = ExportedMetrics()
         self._exporting: asyncio.Task[None] | None = None
-        self._is_configured = False
 
     async def _open(self) -> None:
         """Open the frontends, on the server's thread: their tasks have a nursery in a system task, which ends with the server."""
@@ -85,8 +86,19 @@ class Replica:
         endpoint = create_endpoint(http, services, clock)
         app = create_app(endpoint, page=http.page, stopping=self._nursery_closed)
         handlers = create_handlers(grpc.services, services, clock, nursery=self._nursery, stop=self._nursery_closed)
-        self._http = HttpBridge(self._engine, endpoint, app, self._nursery)
+        self._http = HttpBridge(self._engine, endpoint, app, self._nursery, self._openai(services, clock))
         self._grpc = GrpcBridge(self._engine, handlers, self._nursery)
+
+    def _openai(self, services: Services, clock: Clock) -> QuartTrio | None:
+        """The routes of OpenAI's API, as at its own port; None where they are not allowed."""
+        options = self._server.frontends.get("openai")
+        if options is None:
+            return None
+        from tpy.frontends.openai import frontend
+
+        if not isinstance(options, frontend.Options):
+            raise InvariantViolation(f"the options of the OpenAI frontend are {options!r}")
+        return frontend.create_app(create_endpoint(options, services, clock), options=options)
 
     def __serve_build_asgi_app__(self) -> HttpBridge:  # Serve's name
         """The ASGI application (Serve asks for it once)."""
@@ -99,6 +111,7 @@ class Replica:
         await self._replicas.sync()
         if names is not None:
             await self._replicas.settle(Models(tuple(names)))
+        await self._replicas.configured()
         await self._replicas.wait_applied()
         if self._exporting is None:
             self._exporting = asyncio.create_task(self._metrics.export_forever(self._metrics_page))
@@ -210,7 +223,7 @@ def server_of(arguments: Arguments) -> _Server:
         raise InvalidArgument(f"tpy.ray got what is no argument of tpy.ray and no flag of tpy serve: '{unknown[0]}'")
     flags: dict[str, Any] = {"allow_http": True, "allow_grpc": True, **arguments.flags}
     if arguments.model:
-        flags["load_model"] = (arguments.model,)
+        flags["load_model"] = (arguments.model, *arguments.beside)
     elif arguments.models:
         flags["load_model"] = arguments.models
     elif arguments.applications:

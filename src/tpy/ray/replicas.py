@@ -23,6 +23,7 @@ from tpy.limits import RAY_CHANGES_ATTEMPTS_MAX, RAY_CHANGES_PAUSE_S, RAY_MEMBER
 from tpy.messages import IndexEntry, ModelState, ModelStatistics
 from tpy.ray.core.changes import Action, Change, Changes, Load, Models, Unload
 from tpy.ray.core.merged import merged_index, merged_statistics
+from tpy.units import NS_PER_S
 
 _log = logging.getLogger(__name__)
 
@@ -36,8 +37,9 @@ class ChangesActor:
     """Numbers the changes of a deployment. An actor that was started anew begins another epoch: then `newer` returns None,
     and whoever asks has to teach it what was changed before."""
 
-    def __init__(self, epoch: int | None = None) -> None:
+    def __init__(self, epoch: int | None = None, since_ns: int | None = None) -> None:
         self._changes = Changes(time.time_ns() if epoch is None else epoch)
+        self._since_ns = _deployed_ns() if since_ns is None else since_ns
 
     def newer(self, epoch: int, newest: int) -> list[Change] | None:
         """The changes that a replica with those up to `newest` lacks."""
@@ -50,13 +52,27 @@ class ChangesActor:
 
     def add(self, action: Action) -> None:
         """Number a change."""
-        self._changes.append(action)
+        self._changes.append(action, time.time_ns())
+
+    def all(self) -> list[Change]:
+        """All changes."""
+        return self._changes.after(0)
+
+    def adopt(self, known: Sequence[Change]) -> None:
+        """Take over what clients have asked of another version since this one was deployed."""
+        self._changes.adopt(known, self._since_ns)
 
     def settle(self, action: Action) -> None:
         """Add this action unless it is the newest of its subject: all replicas say what their configuration says."""
         known = self._changes.newest_of(action.subject)
         if known is None or known.action != action:
             self._changes.append(action)
+
+
+def _deployed_ns() -> int:
+    """The time at which the application of this actor was deployed: its version runs beside the one before from then on."""
+    application = serve.status().applications.get(serve.get_deployment_actor_context().app_name)
+    return time.time_ns() if application is None else int(application.last_deployed_time_s * NS_PER_S)
 
 
 class Outcome(NamedTuple):
@@ -74,11 +90,12 @@ class Replicas:
         self.name = name
         self.failed: dict[str, TpyError] = {}
         """The subjects of changes that have failed here, with the reason."""
-        self._members = tuple(members)
+        self.members = tuple(members)
         self._apply = apply
         self._changes = Changes()
         self._lock = asyncio.Lock()
         self._tasks: dict[str, asyncio.Task[TpyError | None]] = {}
+        self._is_configured = False
 
     # This replica
 
@@ -91,6 +108,8 @@ class Replicas:
     async def sync(self) -> None:
         """Take the changes that this replica lacks, and begin to apply them."""
         async with self._lock:
+            if self._is_configured:
+                await self._adopt()
             changes = self._changes
             newer = await self._ask_actor("newer", changes.epoch, changes.newest)
             if newer is None:
@@ -100,6 +119,21 @@ class Replicas:
                 changes.follow(newer)
             for change in newer:
                 self._begin(change)
+
+    async def configured(self) -> None:
+        """The configuration has been settled, and comes before what is taken over from other versions."""
+        self._is_configured = True
+        await self.sync()
+
+    async def _adopt(self) -> None:
+        """Have the actor take over what clients have asked of replicas of another version, while both run."""
+        names = await asyncio.to_thread(_names_of_actors)
+        for name in names if len(names) > 1 else ():
+            try:
+                known = await ray.get_actor(name["name"], namespace=name["namespace"]).all.remote()
+            except (RayActorError, ValueError):
+                continue  # it went with its version
+            await self._ask_actor("adopt", known)
 
     async def applied(self, subject: str) -> Outcome:
         """The outcome of the newest change of a subject, when it is over."""
@@ -146,11 +180,11 @@ class Replicas:
     async def change(self, action: Action) -> None:
         """Have all replicas perform an action, and return when they have. Raises what it failed with."""
         if isinstance(action, Load | Unload):
-            if (model := _model_of(action)) in self._members:
+            if (model := _model_of(action)) in self.members:
                 await self._of_member(model, "change", action)
                 return
         else:
-            await asyncio.gather(*[self._of_member(model, "change", action) for model in self._members])
+            await asyncio.gather(*[self._of_member(model, "change", action) for model in self.members])
         await self._ask_actor("add", action)
         outcomes = await self._ask_all("applied", action.subject, own=await self.applied(action.subject))
         failed = {each.replica: each.error for each in outcomes if each.error is not None}
@@ -160,8 +194,8 @@ class Replicas:
     async def index(self, own: Sequence[IndexEntry]) -> list[IndexEntry]:
         """The index of all replicas, and of the applications of models."""
         merged = merged_index(dict(await self._ask_all("local_index", own=(self.name, own))))
-        members = await asyncio.gather(*[self._member_index(model) for model in self._members])
-        return [*(entry for entry in merged if entry.name not in self._members), *(entry for each in members for entry in each)]
+        members = await asyncio.gather(*[self._member_index(model) for model in self.members])
+        return [*(entry for entry in merged if entry.name not in self.members), *(entry for each in members for entry in each)]
 
     async def _member_index(self, model: str) -> list[IndexEntry]:
         """The index of a model's application, which has rows for the other models of the repository, too."""
@@ -173,13 +207,13 @@ class Replicas:
 
     async def statistics(self, model: str, version: int | None, own: object) -> list[ModelStatistics]:
         """The statistics of all replicas that know the model, and of the applications of models."""
-        if model in self._members:
+        if model in self.members:
             return list(await self._of_member(model, "whole_statistics", model, version))
         found = dict(await self._ask_all("local_statistics", model, version, own=(self.name, own)))
         known = [each for each in found.values() if not isinstance(each, TpyError)]
         if not known:
             raise next(each for each in found.values() if isinstance(each, TpyError))
-        members = () if model else self._members
+        members = () if model else self.members
         others = await asyncio.gather(*[self._of_member(each, "whole_statistics", each, None) for each in members])
         return [*merged_statistics(known), *(each for entries in others for each in entries)]
 
@@ -206,6 +240,14 @@ class Replicas:
                 raise answer
             answers[answer[0]] = answer
         return list(answers.values())
+
+
+def _names_of_actors() -> list[dict[str, str]]:
+    """The actors of all versions of this deployment, of which one has no name but this among actors."""
+    context = serve.get_replica_context()
+    part = f"{context.app_name}::{context.deployment}::"
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return [each for each in named if part in each["name"] and each["name"].endswith(f"::{CHANGES_ACTOR}")]
 
 
 async def _answer_of(asked: Awaitable[T]) -> T:

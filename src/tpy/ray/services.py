@@ -7,7 +7,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tpy.errors import InvariantViolation, TpyError
+from tpy.config import ModelConfig
+from tpy.config_forms import ConfigForms
+from tpy.errors import InvariantViolation, NotFound, TpyError
 from tpy.messages import (
     IndexEntry,
     LoadRequest,
@@ -25,7 +27,16 @@ from tpy.ray.core.changes import Action, Load, Log, Models, Register, Trace, Unl
 from tpy.ray.crossing import on_loop
 from tpy.ray.replicas import Replicas
 from tpy.regions import Region
-from tpy.services import DiagnosticsService, RepositoryService, Services, SharedMemoryService, TraceTexts, TraceUpdates
+from tpy.services import (
+    DiagnosticsService,
+    InferenceService,
+    RepositoryService,
+    ResolvedModel,
+    Services,
+    SharedMemoryService,
+    TraceTexts,
+    TraceUpdates,
+)
 
 T = TypeVar("T")
 
@@ -35,7 +46,7 @@ Ask = Callable[[Callable[[], Coroutine[Any, Any, T]]], Awaitable[T]]
 def of_all_replicas(services: Services, replicas: Replicas, loop: asyncio.AbstractEventLoop) -> Services:
     """The services for the frontends of a replica; `loop` is Ray's."""
     return Services(
-        inference=services.inference,
+        inference=_Inference(services.inference, replicas.members) if replicas.members else services.inference,
         repository=_Repository(services.repository, replicas, loop),
         diagnostics=_Diagnostics(services.diagnostics, replicas, loop),
         shared_memory=_SharedMemory(services.shared_memory, replicas, loop),
@@ -86,6 +97,42 @@ async def _have_models(repository: RepositoryService, names: Sequence[str]) -> N
                 errors.append(error)
     if errors:
         raise errors[0]
+
+
+class _Inference:
+    """Implements InferenceService where other applications serve the models. Their requests do not come this way: Ray sends them
+    to those by their URL, over gRPC by their metadata."""
+
+    def __init__(self, local: InferenceService, members: Sequence[str]) -> None:
+        self._local = local
+        self._members = frozenset(members)
+
+    def resolve(self, model_name: str, version: int | None = None) -> ResolvedModel:
+        """See InferenceService."""
+        self._require_here(model_name)
+        return self._local.resolve(model_name, version)
+
+    def ready_versions(self, model_name: str) -> tuple[int, ...]:
+        """See InferenceService."""
+        self._require_here(model_name)
+        return self._local.ready_versions(model_name)
+
+    def config(self, model_name: str, version: int | None = None) -> ModelConfig:
+        """See InferenceService."""
+        self._require_here(model_name)
+        return self._local.config(model_name, version)
+
+    def config_forms(self, model_name: str, version: int | None = None) -> ConfigForms:
+        """See InferenceService."""
+        self._require_here(model_name)
+        return self._local.config_forms(model_name, version)
+
+    def _require_here(self, model: str) -> None:
+        if model in self._members:
+            raise NotFound(
+                f"model '{model}' is served by an application of its own: ask below /v2/models/{model}, over gRPC with the "
+                f"metadata 'application: {model}'"
+            )
 
 
 class _Repository:

@@ -87,10 +87,11 @@ Action = Load | Unload | Models | Log | Trace | Register | Unregister
 
 
 class Change(msgspec.Struct, frozen=True):
-    """An action, and its number. A later change to the same subject takes its place."""
+    """An action, its number, and when it was asked for. A later change to the same subject takes its place."""
 
     number: int
     action: Action
+    made_ns: int = 0
 
 
 class Changes:
@@ -114,17 +115,26 @@ class Changes:
 
     # Who numbers them
 
-    def append(self, action: Action) -> None:
+    def append(self, action: Action, made_ns: int = 0) -> None:
         """The next change."""
-        self._put(Change(self.newest + 1, action))
+        self._put(Change(self.newest + 1, action, made_ns))
         self._origins[action.subject] = self.epoch, self.newest
+
+    def adopt(self, known: Sequence[Change], since_ns: int) -> None:
+        """Take over what clients have asked of another version of the application after `since_ns`, as far as nothing later to
+        the same subject is known. What its configuration says is its own."""
+        for change in known:
+            own = self.newest_of(change.action.subject)
+            is_new = change.made_ns > since_ns and (own is None or own.made_ns < change.made_ns)
+            if is_new and not isinstance(change.action, Models):
+                self.append(change.action, change.made_ns)
 
     def learn(self, epoch: int, known: Sequence[Change]) -> None:
         """Take over changes of an earlier epoch, as far as no later one to the same subject is known."""
         for change in known:
             origin = epoch, change.number
             if self._origins.get(change.action.subject, (-1, 0)) < origin:
-                self._put(Change(self.newest + 1, change.action))
+                self._put(Change(self.newest + 1, change.action, change.made_ns))
                 self._origins[change.action.subject] = origin
 
     # Who has a copy
