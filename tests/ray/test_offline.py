@@ -90,6 +90,32 @@ def test_columns_of_numbers_are_tensors_without_a_copy() -> None:
     assert array_of(pa.array(["a", "ä"]), "c").tolist() == [b"a", "ä".encode()]
 
 
+_PAIRS = "fixed_size_list<item: fixed_size_list<item: int32>[2]>[1]"
+
+
+@pytest.mark.parametrize(
+    ("rows", "dims", "dtype", "kind", "column"),
+    [
+        ([np.array([1.5], np.float32), np.array([2], np.float32)], [1], np.float32, "float", [1.5, 2]),
+        ([np.array([1]), None], [1], np.int64, "int64", [1, None]),
+        ([np.ones((1, 2), np.int32), None], [1, 2], np.int32, _PAIRS, [[[1, 1]], None]),
+        ([np.array([True, False])], [2], np.bool_, "fixed_size_list<item: bool>[2]", [[True, False]]),
+        ([np.ones(1, np.int32), np.ones(2, np.int32)], [-1], np.int32, "list<item: int32>", [[1], [1, 1]]),
+        ([np.array([b"a", b"b"], object)], [2], np.object_, "list<item: binary>", [[b"a", b"b"]]),
+        ([np.array([b"a"], object), None], [1], np.object_, "binary", [b"a", None]),
+        ([None, None], [1], np.float32, "float", [None, None]),
+    ],
+)
+def test_outputs_are_columns_of_their_type(
+    rows: list[object], dims: list[int], dtype: type[np.generic], kind: str, column: list[object]
+) -> None:
+    from tpy.ray.offline import column_of
+
+    found = column_of(rows, dims, np.dtype(dtype))
+    assert str(found.type) == kind
+    assert found.to_pylist() == column
+
+
 @pytest.mark.parametrize(
     ("column", "text"), [([1, None], "1 of 2 values are null"), ([[1], [1, 2]], "its lists have 1 to 2 elements")]
 )

@@ -69,9 +69,11 @@ class Predictor:
         self._on_error = on_error
         config = self._model.config()
         self._rows_max = config.max_batch_size
-        self._outputs = [output.name for output in config.output]
+        self._outputs = {output.name: output.dims for output in config.output}
         self._columns = {each.name: columns.get(each.name, each.name) for each in config.input}
-        self._types = {each.name: each.datatype.numpy for each in self._model.description().inputs}
+        description = self._model.description()
+        self._types = {each.name: each.datatype.numpy for each in description.inputs}
+        self._output_types = {each.name: each.datatype.numpy for each in description.outputs}
         self._dims = {each.name: len(each.dims) for each in config.input}
         self._pool = ThreadPoolExecutor(RAY_OFFLINE_REQUESTS_MAX)
 
@@ -89,8 +91,9 @@ class Predictor:
             kept = [at for at, error in enumerate(errors) if error is None]
             _log.warning("%(count)d rows were dropped", {"count": len(rows) - len(kept)})
             table, rows, errors = table.take(kept), [rows[at] for at in kept], []
-        for name in self._outputs:
-            table = table.append_column(name, column_of([None if isinstance(row, TpyError) else row[name] for row in rows]))
+        for name, dims in self._outputs.items():
+            outputs = [None if isinstance(row, TpyError) else row[name] for row in rows]
+            table = table.append_column(name, column_of(outputs, dims, self._output_types[name]))
         if self._on_error == "column":
             texts = [None if error is None else error.message for error in errors]
             table = table.append_column(ERROR_COLUMN, pa.array(texts, pa.string()))
@@ -152,13 +155,24 @@ def fitted(array: Array, wanted: np.dtype[Any], name: str) -> Array:
     return cast
 
 
-def column_of(rows: Sequence[Any]) -> Any:
-    """The outputs of rows as a column of Arrow: one value as itself, several as a list of them."""
+def column_of(rows: Sequence[Any], dims: Sequence[int], dtype: np.dtype[Any]) -> Any:
+    """The outputs of rows as a column of Arrow, None as null: one value as itself, several as lists, of a fixed size where `dims`
+    of the model's configuration say it. All tables of a data set have the same type."""
     values = [None if row is None else np.asarray(row) for row in rows]
-    shaped = [None if value is None else value.reshape(()) if value.size == 1 else value for value in values]
-    numbers = [value for value in shaped if value is not None and value.ndim <= 1 and value.dtype != object]
-    if numbers and len(numbers) == len(shaped) and len({value.shape for value in numbers}) == 1:
-        stacked = np.stack(numbers)
-        flat = pa.array(stacked.ravel())
-        return flat if stacked.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, stacked.shape[1])
-    return pa.array([None if value is None else value.tolist() for value in shaped])
+    if not dtype.isbuiltin:
+        dtype = np.dtype(np.float32)  # Arrow has no BF16
+    shape = () if tuple(dims) == (1,) else tuple(dims)
+    if dtype.hasobject or min(shape, default=1) < 1:
+        kind = pa.binary() if dtype.hasobject else pa.from_numpy_dtype(dtype)
+        for _ in shape:
+            kind = pa.list_(kind)
+        return pa.array([None if value is None else value.tolist() if shape else value.item() for value in values], kind)
+    numbers = np.zeros((len(values), *shape), dtype)
+    for at, value in enumerate(values):
+        if value is not None:
+            numbers[at] = value.reshape(shape)
+    mask = np.array([value is None for value in values])
+    column = pa.array(numbers.ravel(), mask=None if shape else mask)
+    for depth, size in reversed(list(enumerate(shape))):
+        column = pa.FixedSizeListArray.from_arrays(column, size, mask=None if depth else pa.array(mask))
+    return column
