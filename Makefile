@@ -19,7 +19,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-attack test-packages test-backends test-clouds test-page test-containers test-dynamo test-kserve test-rollout test-ray attack attack-soak check format profile bench bench-ray bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-attack test-packages test-backends test-clouds test-page test-containers test-dynamo test-kserve test-rollout test-ray attack attack-soak check format profile bench bench-ray bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site man wheel clean $(addprefix serve-,$(EXAMPLES)) bench-ray-data
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -123,6 +123,7 @@ PRIVATE_NETWORK := $(shell unshare --net --map-root-user true 2>/dev/null && ech
 
 test-ray: $(RAY_SETUP) ## the tests of tpy.ray on clusters of Ray Serve in a private network, which this installs
 	$(PRIVATE_NETWORK) $(BIN)/python -m pytest tests/ray || test $$? = 5 # 5: all skipped
+	$(PRIVATE_NETWORK) $(BIN)/python -m pytest tests/docs/test_pages.py -k from-one-machine-to-many
 	$(BIN)/python -m pytest tests/docs/test_how_to.py tests/docs/test_how_to_rest.py -k how-to/ray
 
 PAGE_SETUP := $(VENV)/.tpy-page-setup
@@ -237,8 +238,13 @@ bench-growth: $(VENV)/.tpy-bench-setup ## how cost grows with batches, clients, 
 profile: $(VENV)/.tpy-bench-setup ## draw where the time of a server under load goes: a flame graph in .bench, by py-spy
 	$(BIN)/python -m benchmarks.profile
 
-bench-ray: $(RAY_SETUP) ## tpy on Ray Serve beside an empty deployment and the form of the tutorials, by HAProxy and the Python proxy: 6 minutes
+ROWS ?= 1000000
+
+bench-ray: $(RAY_SETUP) ## tpy on Ray Serve beside an empty deployment and the form of the tutorials, by HAProxy and the Python proxy, and its growth over raylets: 7 minutes
 	$(PRIVATE_NETWORK) $(BIN)/python -m benchmarks.ray --results .bench/ray.json
+
+bench-ray-data: $(RAY_SETUP) ## rows/s of tpy.ray.predict beside a plain map_batches, a million pictures through EfficientNet's preprocessing: hours on two cores
+	$(PRIVATE_NETWORK) $(BIN)/python -m benchmarks.ray.predict --rows $(ROWS) --results .bench/ray-data.json
 
 SEEDS ?= 300
 

@@ -1,6 +1,6 @@
 """Measures requests/s and latencies of one small JSON inference: tpy alone; behind Ray's HAProxy and its Python proxy tpy's
 application, an empty deployment, and the form of the tutorials. One replica each; rounds alternate over connections, not over
-servers, each of which starts a cluster.
+servers, each of which starts a cluster. Then the growth of an application over one to four raylets.
 
 Use: make bench-ray, or in a private network python -m benchmarks.ray [--seconds N] [--results FILE]
 """
@@ -39,6 +39,7 @@ SERVERS = (
     "empty, Python proxy",
     "tutorial, Python proxy",
 )
+GROWTH = "growth"
 _WARM_UP_S = 2.0
 _OPTIMISED = {**HAPROXY, "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
 
@@ -46,15 +47,18 @@ _OPTIMISED = {**HAPROXY, "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
 def main() -> None:
     """Measure and print; with --results also write all values."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ray")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement (10)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement (8)")
     parser.add_argument("--results", type=Path, help="file for all values, as JSON")
-    parser.add_argument("--server", action="append", choices=SERVERS, help="only this one; several times for several")
+    parser.add_argument("--server", action="append", choices=(*SERVERS, GROWTH), help="only this one; several times for several")
     given = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder) / "models"
         subprocess.run([sys.executable, "docs/examples/build.py", "first-model", repository], check=True, capture_output=True)
-        for server in given.server or SERVERS:
+        for server in given.server or (*SERVERS, GROWTH):
+            if server == GROWTH:
+                rows += _growth(given.seconds)
+                continue
             with _served(server, Path(folder) / server.replace(", ", "-").replace(" ", "-"), repository):
                 until(lambda: _answers(connections=16, seconds=_WARM_UP_S))  # HAProxy is started anew as replicas come
                 for connections in CONNECTIONS:
@@ -63,6 +67,16 @@ def main() -> None:
     if given.results is not None:
         machine = {"cores": os.cpu_count(), "load": os.getloadavg()}
         given.results.write_text(json.dumps({"machine": machine, "seconds": given.seconds, "rows": rows}, indent=1) + "\n")
+
+
+def _growth(seconds: float) -> list[dict[str, Any]]:
+    """The rows of `benchmarks.ray.growth`, which has a cluster in its process."""
+    command = [sys.executable, "-m", "benchmarks.ray.growth", str(seconds)]
+    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    rows: list[dict[str, Any]] = [json.loads(line) for line in told.splitlines() if line.startswith('{"server"')]
+    for row in rows:
+        print(_line({**row, "server": f"tpy, {row['raylets']} raylets"}), flush=True)
+    return rows
 
 
 def _row(server: str, connections: int, load: Load) -> dict[str, Any]:

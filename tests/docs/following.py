@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_agents import OPENSSL_HEADER
+from tests.ray.serving import is_private
 
 from .pages import ROOT, pages
 from .reader import Reader
@@ -16,8 +17,12 @@ _HOW_TO = pages("docs/how-to")
 HOW_TO_HALVES = _HOW_TO[: len(_HOW_TO) // 2], _HOW_TO[len(_HOW_TO) // 2 :]
 """Each for a file of tests: files are what cores share."""
 
+ON_RAY = "from-one-machine-to-many.md"
+"""The page whose reader has clusters of Ray, for which it needs a private network."""
+
 NEEDS = {
     "ray.md": (("ray.serve",), "needs Ray: make test-ray"),
+    ON_RAY: (("ray.serve",), "needs Ray: make test-ray"),
     "serve-dali-pipelines.md": (("nvidia.dali",), "needs DALI: make test-backends"),
     "serve-a-pytorch-model.md": (("torch",), "needs PyTorch: make setup-torch"),
     "serve-trees.md": (("treelite", "lightgbm"), "needs treelite and LightGBM: make test-backends"),
@@ -45,6 +50,10 @@ def follow(page: Path, reader: Reader) -> None:
             pytest.skip(reason)
     if page.name == "decrypt-a-model-folder.md" and not OPENSSL_HEADER.exists():
         pytest.skip("needs OpenSSL's headers: apt-get install libssl-dev")
+    if page.name == ON_RAY:
+        if not is_private():
+            pytest.skip("needs a private network: make test-ray")
+        reader.with_ray()
     if page.name in IN_THE_CLOUD:
         reader.with_cloud(IN_THE_CLOUD[page.name])
     reader.follow(page)

@@ -12,9 +12,10 @@ A block's language says what it is, and an HTML comment on the line before the f
     <!-- exit: N -->    the last command of the block ends with status N instead of 0
     <!-- within: N s --> the last command of the block prints this within N seconds, and is repeated until then
     <!-- prints -->     what the block before it prints
+    <!-- in the background --> the command serves until the reader stops it
     <!-- not run: W --> shown only, because of W
 
-`<!-- stop -->` on a line of its own: here the reader stops the server (Ctrl-C).
+`<!-- stop -->` on a line of its own: here the reader stops the server, or what was started last in the background (Ctrl-C).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import msgspec
 
 ROOT = Path(__file__).parents[2]
 
-_COMMENT = re.compile(r"<!-- (file|part of|write|config|exit|within|prints|not run|stop)(?:: (.*?))? -->")
+_COMMENT = re.compile(r"<!-- (file|part of|write|config|exit|within|prints|not run|stop|in the background)(?:: (.*?))? -->")
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):

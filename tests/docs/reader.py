@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tests.cloud_servers import KEYS, S3Server
 from tests.e2e.fork_server import page_fork_server
 from tests.e2e.server import ServerProcess
 from tests.e2e.waiting import wait_until
+from tests.ray.serving import environment
 
 from .pages import ROOT, Block, blocks, commands, matches
 
@@ -46,7 +48,8 @@ class Reader:
         self._monkeypatch = monkeypatch
         self._server: ServerProcess | None = None
         self._log_seen = 0
-        self._cloud = ExitStack()
+        self._closing = ExitStack()
+        self._background: list[subprocess.Popen[bytes]] = []
         for name, real in (("docs", ROOT / "docs"), ("tests", ROOT / "tests"), (".venv", Path(sys.prefix))):
             if not (home / name).exists():
                 (home / name).symlink_to(real)
@@ -57,10 +60,17 @@ class Reader:
 
     def with_cloud(self, bucket: str) -> None:
         """Give the reader an S3 server with a bucket, its credentials, and an endpoint in place of the provider's."""
-        server = self._cloud.enter_context(S3Server(bucket))
+        server = self._closing.enter_context(S3Server(bucket))
         endpoints = dict.fromkeys(("AWS_ENDPOINT_URL", "OSS_ENDPOINT"), f"http://{server.host}")
         oss = {"OSS_ACCESS_KEY_ID": "key", "OSS_ACCESS_KEY_SECRET": "secret"}
         for name, value in {**KEYS, **oss, **endpoints, "AWS_ALLOW_HTTP": "true"}.items():
+            self._monkeypatch.setenv(name, value)
+
+    def with_ray(self) -> None:
+        """Give the reader a home for clusters of Ray that nobody else has."""
+        environ = environment(self._home / "home")
+        self._closing.callback(shutil.rmtree, environ["RAY_TMPDIR"], ignore_errors=True)
+        for name, value in environ.items():
             self._monkeypatch.setenv(name, value)
 
     def follow(self, page: Path) -> None:
@@ -76,12 +86,18 @@ class Reader:
         finally:
             log = self._log()
             self.stop()
-            self._cloud.close()
+            while self._background:
+                self.stop()
+            self._closing.close()
         if problems:
             pytest.fail("\n".join([*problems, "--- log of the last server", log]), pytrace=False)
 
     def stop(self) -> None:
-        """Ctrl-C, if a server is running."""
+        """Ctrl-C, if a server or something in the background is running."""
+        if self._server is None and self._background:
+            process = self._background.pop()
+            process.terminate()
+            process.wait(_COMMAND_S_MAX)
         server, self._server = self._server, None
         if server is not None:
             code = server.stop(signal.SIGINT)
@@ -98,6 +114,10 @@ class Reader:
             self.stop()
         elif "not run" in notes or "file" in notes or "part of" in notes or "config" in notes or "prints" in notes:
             pass
+        elif "in the background" in notes:
+            for command in commands(block):
+                words = ["bash", "-c", f"exec {self._changed(command)}"]
+                self._background.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         elif block.language == "sh":
             self._run_all(commands(block), notes, shown or "")
         elif block.language == "python":

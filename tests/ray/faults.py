@@ -114,17 +114,19 @@ def _inputs(row: np.ndarray[Any, Any]) -> list[Any]:
 
 
 class FaultyCluster:
-    """A cluster of raylets on this machine with an application, and what can be done to it."""
+    """A cluster of raylets on this machine with an application, and what can be done to it. `cpus` are those of each raylet,
+    `workers` their number beside the head."""
 
-    def __init__(self, folder: Path) -> None:
-        self.repository = build(folder / "models")
+    def __init__(self, folder: Path, *, repository: Path | None = None, workers: int = 2, cpus: int = 2) -> None:
+        self.repository = build(folder / "models") if repository is None else repository
         self._file = folder / "serve.yaml"
         self._environ = environment(folder / "home", **HAPROXY)
         os.environ.update(self._environ)
         from ray.cluster_utils import Cluster
 
-        self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **_NODE})
-        self.nodes = [self._cluster.add_node(num_cpus=2, **_NODE) for _ in range(2)]
+        self._node = {"num_cpus": cpus, **_NODE}
+        self._cluster = Cluster(initialize_head=True, head_node_args=self._node)
+        self.nodes = [self._cluster.add_node(**self._node) for _ in range(workers)]
 
     def deploy(self, *words: str) -> None:
         """Have this configuration be the deployed one, and wait until it is."""
@@ -146,7 +148,7 @@ class FaultyCluster:
 
     def add_node(self) -> None:
         """Add one."""
-        self.nodes.append(self._cluster.add_node(num_cpus=2, **_NODE))
+        self.nodes.append(self._cluster.add_node(**self._node))
 
     def shutdown(self) -> None:
         """End everything."""
