@@ -12,6 +12,7 @@ import argparse
 import importlib.util
 import io
 import json
+import logging
 import os
 import shutil
 import sys
@@ -95,7 +96,7 @@ def run(which: str, rows: int, repository: Path) -> tuple[float, dict[str, float
 
     data = ray.data.range(rows, override_num_blocks=max(rows // 4096, 1)).map_batches(pictures, batch_size=1024)
     if which == "tpy":
-        data = tpy.ray.predict(data, repository=str(repository), model=MODEL, batch_size=BATCH, on_error="column")
+        data = tpy.ray.predict(data, repository=str(repository), model=MODEL, on_error="column")
     else:
         data = data.map_batches(
             Plain, fn_constructor_args=(str(EXAMPLE.resolve() / "model.py"),), batch_size=BATCH, concurrency=1, num_cpus=1
@@ -125,9 +126,11 @@ def main() -> None:
         shutil.copy(EXAMPLE / "config.pbtxt", repository / MODEL)
         paths = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH", ""))))
         os.environ.update(environment(Path(folder) / "home", PYTHONPATH=paths))
-        import ray
+        import ray.data
 
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         for number in range(given.rounds):
             for which in ("map_batches", "tpy")[:: 1 if number % 2 else -1]:
                 per_s, found = run(which, given.rows, repository)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import ray.data
+from ray.data.extensions import ArrowTensorArray
 
 from tpy.embedded import Model, Server
 from tpy.errors import InvalidArgument, TpyError
@@ -77,15 +79,20 @@ class Predictor:
         self._dims = {each.name: len(each.dims) for each in config.input}
         self._pool = ThreadPoolExecutor(RAY_OFFLINE_REQUESTS_MAX)
 
-    def __call__(self, table: Any) -> Any:
-        """The table with the outputs. Raises what the model refuses, unless it is told otherwise."""
+    def __call__(self, table: Any) -> Iterator[Any]:
+        """The table with the outputs, in pieces: one is put together while the model computes the next. Raises what the model
+        refuses, unless it is told otherwise."""
         missing = [column for column in self._columns.values() if column not in table.column_names]
         if missing:
             raise InvalidArgument(f"model '{self._model.name}': the data has no column '{missing[0]}', only {table.column_names}")
         inputs = {name: self._tensor(name, table.column(column)) for name, column in self._columns.items()}
         size = max(self._rows_max, 1)
-        parts = list(self._pool.map(lambda at: self._rows(inputs, at, min(at + size, len(table))), range(0, len(table), size)))
-        rows = [row for part in parts for row in part]
+        answers = self._pool.map(lambda at: self._rows(inputs, at, min(at + size, len(table))), range(0, len(table), size))
+        for begin in range(0, len(table), size * RAY_OFFLINE_REQUESTS_MAX):
+            rows = [row for answer in itertools.islice(answers, RAY_OFFLINE_REQUESTS_MAX) for row in answer]
+            yield self._with_outputs(table.slice(begin, len(rows)), rows)
+
+    def _with_outputs(self, table: Any, rows: list[Any]) -> Any:
         errors = [row if isinstance(row, TpyError) else None for row in rows]
         if any(errors) and self._on_error == "drop":
             kept = [at for at, error in enumerate(errors) if error is None]
@@ -157,7 +164,8 @@ def fitted(array: Array, wanted: np.dtype[Any], name: str) -> Array:
 
 def column_of(rows: Sequence[Any], dims: Sequence[int], dtype: np.dtype[Any]) -> Any:
     """The outputs of rows as a column of Arrow, None as null: one value as itself, several as lists, of a fixed size where `dims`
-    of the model's configuration say it. All tables of a data set have the same type."""
+    of the model's configuration say it, and numbers of several such dimensions as Ray's tensors, which know no null: zeros. All
+    tables of a data set have the same type."""
     values = [None if row is None else np.asarray(row) for row in rows]
     if not dtype.isbuiltin:
         dtype = np.dtype(np.float32)  # Arrow has no BF16
@@ -171,8 +179,9 @@ def column_of(rows: Sequence[Any], dims: Sequence[int], dtype: np.dtype[Any]) ->
     for at, value in enumerate(values):
         if value is not None:
             numbers[at] = value.reshape(shape)
+    if len(shape) > 1:
+        return ArrowTensorArray.from_numpy(numbers)
     mask = np.array([value is None for value in values])
-    column = pa.array(numbers.ravel(), mask=None if shape else mask)
-    for depth, size in reversed(list(enumerate(shape))):
-        column = pa.FixedSizeListArray.from_arrays(column, size, mask=None if depth else pa.array(mask))
-    return column
+    if not shape:
+        return pa.array(numbers, mask=mask)
+    return pa.FixedSizeListArray.from_arrays(pa.array(numbers.ravel()), shape[0], mask=pa.array(mask))
