@@ -11,6 +11,7 @@ from fuzz.grpc import targets as grpc
 from fuzz.hot import targets as hot
 from fuzz.http import targets as http
 from fuzz.native import targets as native
+from fuzz.openai import targets as openai
 from fuzz.python_worker import targets as worker
 from fuzz.recording import targets as recording
 from fuzz.remote import targets as remote
@@ -85,6 +86,8 @@ TARGETS: tuple[Target, ...] = (
     hot.CANARY,
     native.HOSTILE,
     native.CANARY,
+    openai.TOOL_CALLS,
+    openai.CANARY,
 )
 
 

@@ -1,0 +1,1 @@
+"""Fuzzing of the OpenAI frontend."""
