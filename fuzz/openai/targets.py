@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from fuzz.chance import Chance
 from fuzz.target import Target, Violation
-from tpy.frontends.openai.core.tool_calls import FORMS, LIST, Arguments, CallBegun, CallForm, CallReader, Found, FormReader
+from tpy.frontends.openai.core.tool_calls import FORMS, LIST, Arguments, CallBegun, CallForm, CallReader, FormReader, Found
 
 INVARIANT = (
     "text, names and arguments are the same however an answer is cut; calls that were written come back; a text without calls "
@@ -17,9 +17,39 @@ INVARIANT = (
 Calls = list[tuple[str, str]]
 
 _FORMS = {**FORMS, "list": LIST}
-_WORDS = ("It is ", "sunny", " ", "\n", "{", "}", "[", "]", '"', "\\", ",", ";", "a", "é", "assistant\n\n", '{"a": 1}', '{"name": "x"')
+_WORDS = (
+    "It is ",
+    "sunny",
+    " ",
+    "\n",
+    "{",
+    "}",
+    "[",
+    "]",
+    '"',
+    "\\",
+    ",",
+    ";",
+    "a",
+    "é",
+    "assistant\n\n",
+    '{"a": 1}',
+    '{"name": "x"',
+)
 _NAMES = ("weather", "get_time", "a", "ns.tool-2")
-_VALUES = ("Bern", 'a "quote" \\', "}{][", "<tool_call>", "[TOOL_CALLS]", "ü\n", 3, None, True, [1, {"b": "]"}], {})
+_VALUES: tuple[object, ...] = (
+    "Bern",
+    'a "quote" \\',
+    "}{][",
+    "<tool_call>",
+    "[TOOL_CALLS]",
+    "ü\n",
+    3,
+    None,
+    True,
+    [1, {"b": "]"}],
+    {},
+)
 
 
 def run(chance: Chance) -> int:
@@ -52,7 +82,16 @@ def _try(chance: Chance, kind: Callable[[CallForm], CallReader]) -> int:
         whole, expected = _written(chance, name)
     else:
         chance.took("anything")
-        parts = (*_WORDS, *form.signs, *form.first, *form.between, form.end, form.before_name, "weather[ARGS]{", "function<｜tool▁sep｜>f\n```json\n{")  # noqa: RUF001
+        parts = (
+            *_WORDS,
+            *form.signs,
+            *form.first,
+            *form.between,
+            form.end,
+            form.before_name,
+            "weather[ARGS]{",
+            "function<｜tool▁sep｜>f\n```json\n{",
+        )
         whole, expected = "".join(chance.choice(parts) for _ in chance.rounds((3, 8, 20))), None
     pieces = _cut(chance, whole)
     found = read(kind(form), pieces)
@@ -136,12 +175,12 @@ def _object(chance: Chance, name: str, word: str, arguments: object) -> str:
 
 def _deepseek(chance: Chance, calls: Sequence[tuple[str, object]]) -> str:
     typed = chance.random() < 0.5
-    found = "<｜tool▁calls▁begin｜>"  # noqa: RUF001
+    found = "<｜tool▁calls▁begin｜>"
     for name, arguments in calls:
         written = json.dumps(arguments)
-        content = f"function<｜tool▁sep｜>{name}\n```json\n{written}\n```" if typed else f"{name}<｜tool▁sep｜>{written}"  # noqa: RUF001
-        found += f"<｜tool▁call▁begin｜>{content}<｜tool▁call▁end｜>" + ("\n" if typed else "")  # noqa: RUF001
-    return found + "<｜tool▁calls▁end｜>"  # noqa: RUF001
+        content = f"function<｜tool▁sep｜>{name}\n```json\n{written}\n```" if typed else f"{name}<｜tool▁sep｜>{written}"
+        found += f"<｜tool▁call▁begin｜>{content}<｜tool▁call▁end｜>" + ("\n" if typed else "")
+    return found + "<｜tool▁calls▁end｜>"
 
 
 TOOL_CALLS = Target(

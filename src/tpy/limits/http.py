@@ -106,6 +106,12 @@ OPENAI_TOKENS_DEFAULT: Final = 16
 OPENAI_PROMPTS_MAX: Final = 2048
 """Prompts or inputs in a request: OpenAI's own bound for embeddings. Each is a request to the model."""
 
+OPENAI_CHOICES_MAX: Final = 128
+"""Choices for a prompt (`n`, `best_of`): OpenAI's own bound. Each is a request to the model."""
+
+OPENAI_LOGPROBS_MAX: Final = 20
+"""Candidates for each token (`logprobs`, `top_logprobs`): OpenAI's own bound, and vLLM's."""
+
 OPENAI_ELEMENTS_MAX: Final = 65_536
 """Elements of the long arrays of a large request: each is an object. Settings have some hundreds, prompts OPENAI_PROMPTS_MAX."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 
 from tpy import limits
 from tpy.errors import Internal, InvalidArgument
-from tpy.frontends.openai.models import Generation, Reader, embedding_of, embeddings, embeds, generates, generations
+from tpy.frontends.openai.models import Generation, Prompt, Reader, embedding_of, embeddings, embeds, generates, generations
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor, TensorDescription
 
 
@@ -76,7 +77,19 @@ def test_settings_as_one_input() -> None:
         "return_num_output_tokens": [True],
     }
     assert parameters == {}
-    assert asked(VLLM, echo=True)[0]["exclude_input_in_output"] == [False]
+    assert asked(VLLM, logprobs=True)[0]["return_logprobs"] == [True]
+
+
+def test_each_choice_has_its_own_seed_and_tokens_are_a_setting() -> None:
+    def settings(prompts: list[Prompt], **changes: object) -> list[dict[str, object]]:
+        made = generations(VLLM, Generation(input="text_input", stream=False, max_tokens=9, settings=changes, choices=2), prompts)
+        found = [{tensor.name: tensor.array[0] for tensor in inputs} for inputs, _ in made]
+        return [{"text": each["text_input"], **json.loads(each["sampling_parameters"])} for each in found]
+
+    assert [(each["text"], each["seed"]) for each in settings(["a", "b"], seed=7)] == [(b"a", 7), (b"a", 8), (b"b", 7), (b"b", 8)]
+    assert settings(["a"])[1] == {"text": b"a", "max_tokens": 9}
+    tokens = settings([[1, 2], [3]])
+    assert [(each["text"], each["prompt_token_ids"]) for each in tokens] == [(b"", [1, 2])] * 2 + [(b"", [3])] * 2
 
 
 def test_an_input_for_each_setting() -> None:
@@ -117,8 +130,11 @@ def test_settings_that_an_input_does_not_take(settings: dict[str, object], probl
 def test_settings_times_prompts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are made once for all prompts, and no more prompts have them than the bound allows."""
     asked = Generation(input="text_input", stream=False, max_tokens=9, settings={"guided": "x" * 1000})
+    monkeypatch.setattr(limits, "OPENAI_SETTINGS_BYTES_MAX", 20_000)
+    many: list[Prompt] = [[7] * 100] * 100
+    with pytest.raises(InvalidArgument, match="the tokens of all choices are more than"):
+        generations(VLLM, msgspec.structs.replace(asked, settings={}), many)
     for description in (VLLM, PLAIN):
-        monkeypatch.setattr(limits, "OPENAI_SETTINGS_BYTES_MAX", 20_000)
         made = generations(description, asked, ["a"] * 8)
         assert len({id(tensor) for inputs, _ in made for tensor in inputs[1:]}) == len(made[0][0]) - 1
         assert len({id(parameters) for _, parameters in made}) == 1

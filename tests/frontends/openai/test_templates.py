@@ -22,7 +22,7 @@ CHATML = (
 
 
 def render(text: str, *messages: Message, tools: list[dict[str, object]] | None = None) -> str:
-    return ChatTemplate(text=text).render(conversation_of(list(messages)), tools)
+    return ChatTemplate(text=text).render(conversation_of(list(messages)).messages, tools)
 
 
 def test_a_template_of_a_real_tokenizer() -> None:

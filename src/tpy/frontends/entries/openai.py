@@ -37,7 +37,13 @@ _FLAGS = (
         "openai-tool-call-parser",
         "none",
         "Form of the calls of tools in the texts of models that do not say it by their parameter tool_call_parser.",
-        choices=("none", "llama3", "mistral"),
+        choices=("none", "llama3", "mistral", "hermes", "granite", "deepseek"),
+    ),
+    new_flag(
+        "OpenAI",
+        "openai-lora-separator",
+        "_lora_",
+        "Text between the names of a model and its LoRA adapter in the name that clients ask for; empty: adapters have no names.",
     ),
 )
 

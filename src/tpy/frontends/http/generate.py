@@ -55,17 +55,34 @@ class StreamReply(msgspec.Struct, frozen=True, kw_only=True):
     body: StreamBody
 
 
-class Responses:
-    """The sink of one request, and where its handler waits. `record` is that of the request, if it is observed."""
+class Arrival:
+    """A place where one task waits for responses, to one request or to several."""
 
-    def __init__(self, *, decoupled: bool, record: RequestRecord | None = None) -> None:
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def set(self) -> None:
+        """Something has come."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Wait for what comes next. Whatever may have come before has to be taken first."""
+        self._event = trio.Event()
+        await self._event.wait()
+
+
+class Responses:
+    """The sink of one request, and where its handler waits. `record` is that of the request, if it is observed. With an `arrival`
+    the handler waits there for this request and others, and calls `take`."""
+
+    def __init__(self, *, decoupled: bool, record: RequestRecord | None = None, arrival: Arrival | None = None) -> None:
         self.ended = False
         self._record = record
         self._decoupled = decoupled
         self._handle: RequestHandle | None = None
         self._waiting: list[InferenceResponse] = []
         self._bytes = 0
-        self._arrived = trio.Event()
+        self._arrival = arrival or Arrival()
 
     def begin(self, submit: Callable[[Responses], RequestHandle]) -> None:
         """Submit the request. Raises what `submit` raises."""
@@ -97,13 +114,18 @@ class Responses:
         full = len(self._waiting) >= limits.HTTP_STREAM_RESPONSES_MAX or self._bytes >= limits.HTTP_STREAM_BYTES_MAX
         if full and self._handle is not None:
             self._handle.pause()
-        self._arrived.set()
+        self._arrival.set()
 
     async def wait(self) -> list[InferenceResponse]:
         """The responses that have come since; [] when there will be none any more."""
-        while not self._waiting and not self.ended:
-            self._arrived = trio.Event()
-            await self._arrived.wait()
+        while (responses := self.take()) is None:
+            await self._arrival.wait()
+        return responses
+
+    def take(self) -> list[InferenceResponse] | None:
+        """As `wait`, but None when nothing has come."""
+        if not self._waiting and not self.ended:
+            return None
         responses, self._waiting, self._bytes = self._waiting, [], 0
         if self._handle is not None and not self.ended:
             self._handle.resume()

@@ -15,12 +15,10 @@ from tpy.errors import ErrorCode, NotFound, TpyError
 from tpy.frontends.http.codec import HTTP_STATUS
 from tpy.frontends.http.codec.long_json import pieces_of
 from tpy.frontends.http.message import HttpReply, headers_of, json_reply
-from tpy.frontends.openai.tools import ToolCall
+from tpy.frontends.openai.choices import Call, CallArguments, Choice, Piece
+from tpy.frontends.openai.logprobs import TokenLogprobs, chat_document, completion_document
 
 DONE: Final = b"data: [DONE]\n\n"
-
-TOOL_CALLS: Final = "tool_calls"
-"""The finish reason of an answer with calls of tools."""
 
 _STATUS: Final = {**HTTP_STATUS, ErrorCode.UNSUPPORTED: 400}
 """Not 501 for what a model does not offer: the stock client would ask again."""
@@ -59,50 +57,52 @@ def _code(error: TpyError) -> str | None:
     return "model_not_found" if isinstance(error, NotFound) else None
 
 
-class Text(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice: its text, the reason for its end, and its calls of tools."""
-
-    text: str
-    finish_reason: str
-    calls: Sequence[ToolCall]
-
-
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The members that the documents of one generation share. `model` as the client wrote it; `created` in seconds."""
+    """The members that the documents of one generation share. `model` as the client wrote it; `created` in seconds. With
+    `says_usage` the events of a stream have the member that the last one fills."""
 
     model: str
     created: int
     chat: bool
+    says_usage: bool = False
     id: str = msgspec.field(default_factory=lambda: uuid4().hex)
 
-    def whole(self, texts: Sequence[Text], usage: Json | None, *, long: bool) -> list[bytes]:
+    def whole(self, choices: Sequence[Choice], usage: Json | None, *, long: bool) -> list[bytes]:
         """The answer in one document; `long` ones are written in pieces."""
-        choices = []
-        for index, choice in enumerate(texts):
-            text, reason, calls = choice.text, choice.finish_reason, choice.calls
+        written = []
+        for choice in choices:
+            text, calls = choice.text, choice.calls
             said: Json = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.chat else {"text": text}
             if calls:
-                said["message"] |= {"content": text or None, "tool_calls": [call.document() for call in calls]}
-            choices.append({"index": index, **said, "logprobs": None, "finish_reason": TOOL_CALLS if calls else reason})
-        document = self._document("chat.completion" if self.chat else "text_completion", choices)
+                said["message"] |= {"content": text or None, "tool_calls": calls}
+            logprobs = None if choice.logprobs is None else self._logprobs(choice.logprobs, 0)
+            written.append({"index": choice.index, **said, "logprobs": logprobs, "finish_reason": choice.finish_reason})
+        document = self._document("chat.completion" if self.chat else "text_completion", written)
         document = document if usage is None else {**document, "usage": usage}
         return [piece.encode() for piece in pieces_of(document)] if long else [orjson.dumps(document)]
 
-    def begun(self) -> bytes:
-        """The event before the first text: of a chat the role, else nothing."""
-        return self._piece({"role": "assistant", "content": ""}) if self.chat else b""
+    def begun(self, index: int) -> bytes:
+        """The event before the first text of a choice: of a chat the role, else nothing."""
+        return self._event(index, {"role": "assistant", "content": ""}) if self.chat else b""
 
-    def piece(self, text: str) -> bytes:
-        """The event for some text."""
-        return self._piece({"content": text} if self.chat else text)
+    def piece(self, index: int, piece: Piece, logprobs: Sequence[TokenLogprobs] = (), offset: int = 0) -> bytes:
+        """The event for a piece of a choice, with the probabilities of tokens; `offset`: where the first of them begins in the
+        text of a completion."""
+        said: Json | str
+        match piece:
+            case str():
+                said = {"content": piece} if self.chat else piece
+            case Call():
+                function = {"name": piece.name, "arguments": ""}
+                said = {"tool_calls": [{"index": piece.number, "id": piece.id, "type": "function", "function": function}]}
+            case CallArguments():
+                said = {"tool_calls": [{"index": piece.number, "function": {"arguments": piece.text}}]}
+        return self._event(index, said, logprobs=self._logprobs(logprobs, offset) if logprobs else None)
 
-    def called(self, calls: Sequence[ToolCall]) -> bytes:
-        """The event for calls of tools."""
-        return self._piece({"tool_calls": [{"index": index, **call.document()} for index, call in enumerate(calls)]})
-
-    def finished(self, reason: str) -> bytes:
-        """The event for the end of the text."""
-        return self._piece({} if self.chat else "", reason)
+    def finished(self, index: int, reason: str, logprobs: Sequence[TokenLogprobs] = (), offset: int = 0) -> bytes:
+        """The event for the end of a choice."""
+        document = self._logprobs(logprobs, offset) if logprobs else None
+        return self._event(index, {} if self.chat else "", reason, logprobs=document)
 
     def counted(self, usage: Json | None) -> bytes:
         """The event with the counts."""
@@ -112,9 +112,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     def _chunk(self) -> str:
         return "chat.completion.chunk" if self.chat else "text_completion"
 
-    def _piece(self, said: Json | str, reason: str | None = None) -> bytes:
-        choice = {"index": 0, "delta" if self.chat else "text": said, "logprobs": None, "finish_reason": reason}
-        return event(self._document(self._chunk, [choice]))
+    def _logprobs(self, tokens: Sequence[TokenLogprobs], offset: int) -> Json:
+        return chat_document(tokens) if self.chat else completion_document(tokens, offset)
+
+    def _event(self, index: int, said: Json | str, reason: str | None = None, *, logprobs: Json | None = None) -> bytes:
+        choice = {"index": index, "delta" if self.chat else "text": said, "logprobs": logprobs, "finish_reason": reason}
+        document = self._document(self._chunk, [choice])
+        return event({**document, "usage": None} if self.says_usage else document)
 
     def _document(self, kind: str, choices: list[Json]) -> Json:
         number = f"{'chatcmpl' if self.chat else 'cmpl'}-{self.id}"
@@ -135,6 +139,7 @@ def embeddings_document(
     return parts
 
 
-def model_document(name: str, created: int) -> Json:
-    """A model in the list of models."""
-    return {"id": name, "object": "model", "created": created, "owned_by": "tpy"}
+def model_document(name: str, created: int, parent: str = "") -> Json:
+    """A model in the list of models; an adapter has a `parent`."""
+    document = {"id": name, "object": "model", "created": created, "owned_by": "tpy"}
+    return {**document, "root": parent, "parent": parent} if parent else document

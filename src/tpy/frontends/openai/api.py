@@ -6,11 +6,10 @@ the task is cancelled, and with it the request to the model.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import orjson
@@ -20,35 +19,39 @@ from tpy import limits
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.frontends.access import INFER, submit
-from tpy.frontends.http.codec import is_heavy, is_large
+from tpy.frontends.http.codec import is_heavy
 from tpy.frontends.http.codec.long_json import write_long
 from tpy.frontends.http.control import ControlApi
-from tpy.frontends.http.generate import Responses, StreamReply
-from tpy.frontends.http.infer import InferEndpoint, open_record, unexpected_error
-from tpy.frontends.http.message import PIECE_BYTES_MAX, HttpReply, HttpRequest, json_reply
+from tpy.frontends.http.generate import Arrival, Responses, StreamReply
+from tpy.frontends.http.infer import InferEndpoint, open_record
+from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
 from tpy.frontends.http.parser import BODIES_FULL
 from tpy.frontends.metrics_http import metrics_reply
-from tpy.frontends.openai import answers, models, requests
+from tpy.frontends.openai import answers, models, requests, supported
 from tpy.frontends.openai.answers import Answer
-from tpy.frontends.openai.models import Ask, Generation, Reader
+from tpy.frontends.openai.models import Ask, Generation, Prompt
+from tpy.frontends.openai.streams import AnswerEvents, AnswerForm, size_of, whole_answer
 from tpy.frontends.openai.templates import ChatTemplate, template_of
 from tpy.frontends.openai.tokens import texts_of
-from tpy.frontends.openai.tools import ToolCallForm, ToolCallReader, form_of
+from tpy.frontends.openai.tools import ToolUse, tool_use
 from tpy.frontends.threads import run_in_thread
-from tpy.messages import InferenceRequest, InferenceResponse, ModelState, ParameterValue, Tensor, held_bytes
+from tpy.messages import InferenceRequest, ModelState, ParameterValue, Tensor, held_bytes
 from tpy.services import ResolvedModel, held, offered
-from tpy.units import KIB
 
 _Request = TypeVar("_Request", bound=msgspec.Struct)
 _Made = TypeVar("_Made")
 
-_EVENT_CHARACTERS = 64 * KIB
-"""A longer text of a stream is several events."""
+
+class Asked(NamedTuple):
+    """The model that a request names, and its adapter if it names one."""
+
+    model: ResolvedModel
+    adapter: str = ""
 
 
 class OpenAiApi:
     """The handlers. `template`, `tokenizer` and `tool_call_parser` are for models that have none; `max_tokens` for requests that
-    do not say."""
+    do not say; `lora_separator` is between the names of a model and its adapter."""
 
     def __init__(
         self,
@@ -58,42 +61,67 @@ class OpenAiApi:
         max_tokens: int,
         tool_call_parser: str,
         tokenizer: str = "",
+        lora_separator: str = "",
     ) -> None:
         self._endpoint = endpoint
         self._tokenizer = tokenizer
         self._template = template
         self._max_tokens = max_tokens
         self._tool_call_parser = tool_call_parser
+        self._lora_separator = lora_separator
         self._created = endpoint.clock.wall_ms() // 1000
         self._control = ControlApi(endpoint.services, threads=endpoint.threads)
 
     # Models
 
     async def models(self, request: HttpRequest) -> HttpReply:
-        """The models that can be asked here."""
+        """The models that can be asked here, and their adapters."""
         caller = request.caller
         names = {entry.name for entry in await self._endpoint.services.repository.index() if entry.state is ModelState.READY}
         if caller is not None:
             names = {name for name in names if caller.grant.allows(INFER, name)}
-        data = [answers.model_document(name, self._created) for name in sorted(names) if self._can_be_asked(name)]
+        data = []
+        for name in sorted(names):
+            if (found := self._found(name)) is not None:
+                data.append(answers.model_document(name, self._created))
+                for adapter in supported.adapters_of(self._parameters(found.model)):
+                    data.append(answers.model_document(f"{name}{self._lora_separator}{adapter}", self._created, parent=name))
         return json_reply(orjson.dumps({"object": "list", "data": data}))
 
     async def model(self, request: HttpRequest, *, model: str) -> HttpReply:
         """One of them. Raises NotFound."""
-        if not self._can_be_asked(model):
+        found = self._found(model)
+        if found is None:
             raise NotFound(f"The model '{echo(model)}' does not exist")
-        return json_reply(orjson.dumps(answers.model_document(model, self._created)))
+        parent = found.model.description.name if found.adapter else ""
+        return json_reply(orjson.dumps(answers.model_document(model, self._created, parent=parent)))
 
     async def ready(self, request: HttpRequest) -> HttpReply:
         """200 when the server is ready, as on the HTTP port."""
         return await self._control.ready(request)
 
-    def _can_be_asked(self, name: str) -> bool:
+    def _found(self, name: str) -> Asked | None:
+        """The model of that name, or the one whose adapter it names; None for one that cannot be asked here."""
         try:
-            description = self._endpoint.services.inference.resolve(name).description
+            asked = self._asked(name)
         except TpyError:
-            return False
-        return models.generates(description) or models.embeds(description)
+            return None
+        description = asked.model.description
+        return asked if models.generates(description) or models.embeds(description) else None
+
+    def _asked(self, name: str) -> Asked:
+        """As `_found`. Raises NotFound, and what `resolve` raises."""
+        inference = self._endpoint.services.inference
+        try:
+            return Asked(inference.resolve(name))
+        except NotFound:
+            base, separator, adapter = name.rpartition(self._lora_separator) if self._lora_separator else ("", "", "")
+            if not separator:
+                raise
+        model = inference.resolve(base)
+        if adapter not in supported.adapters_of(self._parameters(model)):
+            raise NotFound(f"model '{echo(base)}' has no adapter '{echo(adapter)}'")
+        return Asked(model, adapter)
 
     # Text
 
@@ -101,62 +129,86 @@ class OpenAiApi:
         """Goes on with a text, or with several. Raises TpyError."""
         body, settings = await self._read(request, requests.CompletionRequest)
         requests.check(body)
-        model = self._resolve(request, body.model, embeddings=False)
-        prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-        asked = Generation(
+        asked = self._resolve(request, body.model, embeddings=False)
+        prompts: Sequence[Prompt] = requests.prompts_of(body)
+        texts: Sequence[str] = [each for each in prompts if isinstance(each, str)]
+        takes_tokens = supported.takes_tokens(asked.model.description, self._parameters(asked.model))
+        if not texts and (body.echo or not takes_tokens):
+            texts = await self._detokenized(asked.model, prompts)
+            asked = self._resolve(request, body.model, embeddings=False)  # there was time for another copy
+        ranked = body.best_of is not None and body.best_of > body.choices
+        generation = Generation(
             input=models.TEXT,
             stream=bool(body.stream),
             max_tokens=body.max_tokens or self._max_tokens,
-            settings=settings,
-            echo=body.echo,
+            settings=settings if body.logprobs is None else {**settings, "logprobs": body.logprobs},
+            choices=body.best_of or body.choices,
+            logprobs=body.logprobs is not None,
+            cumulative_logprob=ranked,
         )
-        return await self._generate(request, body, model, asked, prompts)
+        form = AnswerForm(
+            choices=body.choices,
+            asks=generation.choices,
+            top_logprobs=body.logprobs,
+            before=texts if body.echo else (),
+            tools=ToolUse(),
+        )
+        return await self._generate(request, body, asked, generation, prompts if takes_tokens else texts, form)
 
     async def chat(self, request: HttpRequest) -> HttpReply | StreamReply:
         """Answers the last message of a conversation. Raises TpyError."""
         body, settings = await self._read(request, requests.ChatRequest)
         requests.check(body)
-        model = self._resolve(request, body.model, embeddings=False)
-        tools = None if body.tool_choice == "none" else body.tools
-        form = form_of(model.description.name, self._parameters(model), self._tool_call_parser) if tools else None
-        takes_tools = True
-        takes_chat = models.MESSAGES in model.description.input_by_name
-        if takes_chat:
-
-            def write() -> str:
-                messages = requests.conversation_of(body.messages)
-                return write_long({"messages": messages, "tools": tools} if tools else messages)
-
-            with held(model):
-                text = await self._made(request, write)
-        else:
-            text, takes_tools = await self._prompt(model, body.messages, tools)
-            model = self._resolve(request, body.model, embeddings=False)  # there was time for another copy
-        asked = Generation(
+        asked = self._resolve(request, body.model, embeddings=False)
+        description, parameters = asked.model.description, self._parameters(asked.model)
+        tools = tool_use(
+            description.name, parameters, self._tool_call_parser, body.tools, body.tool_choice, body.parallel_tool_calls
+        )
+        takes_chat = models.MESSAGES in description.input_by_name
+        text, images, takes_tools = await self._prompt(asked.model, body, tools, takes_chat=takes_chat)
+        asked = self._resolve(request, body.model, embeddings=False)  # there was time for another copy
+        settings = {**requests.answer_form(body), **settings, **tools.settings()}
+        generation = Generation(
             input=models.MESSAGES if takes_chat else models.TEXT,
             stream=bool(body.stream),
             max_tokens=body.max_completion_tokens or body.max_tokens or self._max_tokens,
-            settings=settings,
+            settings={**settings, "logprobs": body.top_logprobs or 0} if body.logprobs else settings,
+            choices=body.choices,
+            logprobs=bool(body.logprobs),
+            images=images,
         )
-        reply = await self._generate(request, body, model, asked, [text], form)
-        if tools and not takes_tools:
+        top_logprobs = body.top_logprobs or 0
+        form = AnswerForm(
+            choices=body.choices,
+            asks=body.choices,
+            top_logprobs=top_logprobs if body.logprobs else None,
+            tools=tools,
+        )
+        reply = await self._generate(request, body, asked, generation, [text], form)
+        if tools.offered and not takes_tools:
             warning = '299 tpy "the chat template of the model takes no tools: they are ignored"'
             reply = msgspec.structs.replace(reply, headers=(*reply.headers, ("Warning", warning)))
         return reply
 
     async def _prompt(
-        self, model: ResolvedModel, messages: list[requests.Message], tools: list[dict[str, object]] | None
-    ) -> tuple[str, bool]:
-        """The messages as the model's template writes them, and whether it takes tools. In a thread: a template is a program, and
-        reads files at first."""
+        self, model: ResolvedModel, body: requests.ChatRequest, tools: ToolUse, *, takes_chat: bool
+    ) -> tuple[str, list[str], bool]:
+        """The messages as the model's template writes them, or as it takes them itself; their images; and whether it does
+        something with tools. In a thread: a template is a program, and reads files at first."""
         parameters = self._parameters(model)
+        images = models.IMAGE in model.description.input_by_name
 
-        def render() -> tuple[str, bool]:
+        def render() -> tuple[str, list[str], bool]:
             with requests.bounded_depth():
-                conversation = requests.conversation_of(messages)
+                conversation = requests.conversation_of(body.messages, images=images)
+                messages = conversation.messages
+                if takes_chat:
+                    document = {"messages": messages, "tools": tools.offered} if tools.offered else messages
+                    return write_long(document), conversation.images, True
             template = template_of(model.description.name, parameters, self._template)
-            text = template.render(conversation, tools, trio.from_thread.check_cancelled)
-            return text, not tools or template.takes_tools()
+            check = trio.from_thread.check_cancelled
+            text = template.render(messages, tools.offered, check, body.chat_template_kwargs or {})
+            return text, conversation.images, not tools.offered or template.takes_tools()
 
         with held(model):
             return await run_in_thread(render, limiter=self._endpoint.threads)
@@ -170,25 +222,38 @@ class OpenAiApi:
         self,
         request: HttpRequest,
         body: requests.CompletionRequest | requests.ChatRequest,
-        model: ResolvedModel,
-        asked: Generation,
-        prompts: list[str],
-        tools: ToolCallForm | None = None,
+        asked: Asked,
+        generation: Generation,
+        prompts: Sequence[Prompt],
+        form: AnswerForm,
     ) -> HttpReply | StreamReply:
-        chat = isinstance(body, requests.ChatRequest)
-        answer = Answer(model=body.model, created=self._endpoint.clock.wall_ms() // 1000, chat=chat)
+        if len(prompts) * form.asks > limits.OPENAI_PROMPTS_MAX:
+            raise InvalidArgument(
+                f"{len(prompts)} prompts with {form.asks} choices each are more than {limits.OPENAI_PROMPTS_MAX} choices"
+            )
+        description = asked.model.description
+        settings = supported.settings_for(description, self._parameters(asked.model), generation)
+        if asked.adapter:
+            settings["lora_name"] = asked.adapter
+        generation = msgspec.structs.replace(generation, settings=settings)
+        include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        answer = Answer(
+            model=body.model,
+            created=self._endpoint.clock.wall_ms() // 1000,
+            chat=isinstance(body, requests.ChatRequest),
+            says_usage=include_usage,
+        )
+        threads = self._endpoint.threads
+        arrival = Arrival()
         with ExitStack() as counted, ExitStack() as stack:
             begun = await self._begin_all(
-                request, model, counted, stack, lambda: models.generations(model.description, asked, prompts)
+                request, asked.model, counted, stack, lambda: models.generations(description, generation, prompts), arrival
             )
             if not body.stream:
-                texts, usage = await self._whole(begun, tools)
-                long = sum(len(text.text) for text in texts) > limits.INLINE_STRING_OUTPUT_BYTES_MAX
-                return await self._reply(lambda: answer.whole(texts, usage, long=long), long=long)
-            include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-            events = TextEvents(
-                begun[0], answer, ToolCallReader(tools), request.path, include_usage=include_usage, threads=self._endpoint.threads
-            )
+                choices, usage = await whole_answer(begun, form, threads)
+                long = sum(size_of(choice) for choice in choices) > limits.INLINE_STRING_OUTPUT_BYTES_MAX
+                return await self._reply(lambda: answer.whole(choices, usage, long=long), long=long)
+            events = AnswerEvents(begun, arrival, answer, form, request.path, threads)
             await events.begin()
             stack.pop_all()
         return StreamReply(body=events)
@@ -198,15 +263,15 @@ class OpenAiApi:
     async def embeddings(self, request: HttpRequest) -> HttpReply:
         """The embeddings of one or more texts. Raises TpyError."""
         body, _ = await self._read(request, requests.EmbeddingRequest)
-        model = self._resolve(request, body.model, embeddings=True)
+        model = self._resolve(request, body.model, embeddings=True).model
         texts = requests.embedding_inputs(body)
         if not isinstance(texts[0], str) and not models.takes_tokens(model.description):
             texts = await self._detokenized(model, texts)
-            model = self._resolve(request, body.model, embeddings=True)  # there was time for another copy
+            model = self._resolve(request, body.model, embeddings=True).model  # there was time for another copy
         found, tokens = [], 0
         with ExitStack() as counted, ExitStack() as stack:
             begun = await self._begin_all(
-                request, model, counted, stack, lambda: models.embeddings(model.description, texts, body.dimensions)
+                request, model, counted, stack, lambda: models.embeddings(model.description, texts, body.dimensions), None
             )
             for responses in begun:
                 await trio.lowlevel.checkpoint()
@@ -264,15 +329,18 @@ class OpenAiApi:
         parts = await run_in_thread(write, limiter=self._endpoint.threads) if long else write()
         return HttpReply(parts=parts, content_length=sum(map(len, parts)))
 
-    def _resolve(self, request: HttpRequest, name: str, *, embeddings: bool) -> ResolvedModel:
-        if request.caller is not None:
-            request.caller.require(INFER, name)
+    def _resolve(self, request: HttpRequest, name: str, *, embeddings: bool) -> Asked:
+        caller = request.caller
         try:
-            model = self._endpoint.services.inference.resolve(name)
+            asked = self._asked(name)
         except NotFound:
+            if caller is not None:
+                caller.require(INFER, name)
             raise NotFound(f"The model '{echo(name)}' does not exist or is not loaded") from None
-        models.require(model.description, embeddings=embeddings)
-        return model
+        if caller is not None:
+            caller.require(INFER, asked.model.description.name if asked.adapter else name)
+        models.require(asked.model.description, embeddings=embeddings)
+        return asked
 
     async def _begin_all(
         self,
@@ -281,9 +349,11 @@ class OpenAiApi:
         counted: ExitStack,
         stack: ExitStack,
         make: Callable[[], list[Ask]],
+        arrival: Arrival | None,
     ) -> list[Responses]:
         """Submit the requests that `make` returns, which count in the budget of bodies until `counted` is left, and are cancelled
-        when `stack` is. Raises Unavailable where the budget has no room, and what `make` and `submit` raise."""
+        when `stack` is. With `arrival` one task waits there for all of them. Raises Unavailable where the budget has no room, and
+        what `make` and `submit` raise."""
         with held(model):
             asks = await self._made(request, make)
             size = sum([held_bytes(inputs[:1], limits.REQUEST_BODIES_BYTES_MAX) for inputs, _ in asks])
@@ -292,19 +362,25 @@ class OpenAiApi:
             if not bodies.take(size):
                 raise Unavailable(BODIES_FULL)
             counted.callback(bodies.give, size)
-            # All prompts share one mapping: 300 settings copied for each of 2,048 would take 37 MiB, and the collector's time.
-            parameters = {**asks[0][1], **(self._endpoint.policy.forwarded(request.headers) or {})}
+            # Prompts share their mapping: 300 settings copied for each of 2,048 would take 37 MiB, and the collector's time.
+            forwarded = self._endpoint.policy.forwarded(request.headers) or {}
+            shared = {id(parameters): {**parameters, **forwarded} for parameters in {id(each): each for _, each in asks}.values()}
             begun: list[Responses] = []
-            for inputs, _ in asks:
+            for inputs, parameters in asks:
                 if len(begun) % limits.OPENAI_ASKS_AT_ONCE_MAX == limits.OPENAI_ASKS_AT_ONCE_MAX - 1:
                     await trio.lowlevel.checkpoint()
-                responses = self._begin(request, model, inputs, parameters)
+                responses = self._begin(request, model, inputs, shared[id(parameters)], arrival)
                 stack.callback(responses.cancel)
                 begun.append(responses)
         return begun
 
     def _begin(
-        self, request: HttpRequest, model: ResolvedModel, inputs: tuple[Tensor, ...], parameters: dict[str, ParameterValue]
+        self,
+        request: HttpRequest,
+        model: ResolvedModel,
+        inputs: tuple[Tensor, ...],
+        parameters: dict[str, ParameterValue],
+        arrival: Arrival | None,
     ) -> Responses:
         """Submit a request to the model. Raises what `submit` raises."""
         endpoint, description = self._endpoint, model.description
@@ -314,7 +390,7 @@ class OpenAiApi:
             request.record = record
         elif record is not None:
             request.further_records += (record,)
-        responses = Responses(decoupled=description.decoupled, record=record)
+        responses = Responses(decoupled=description.decoupled, record=record, arrival=arrival)
         inference = InferenceRequest(
             model_name=description.name,
             inputs=inputs,
@@ -325,127 +401,3 @@ class OpenAiApi:
         request.submitted = True
         responses.begin(lambda sink: submit(request.caller, model, inference, sink, now_ns))
         return responses
-
-    async def _whole(
-        self, begun: list[Responses], tools: ToolCallForm | None
-    ) -> tuple[list[answers.Text], dict[str, int] | None]:
-        """All texts, and the counts if the model tells them. Raises the first error."""
-        texts: list[answers.Text] = []
-        size = 0
-        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-        counted = True
-        for responses in begun:
-            reader = Reader()
-            pieces = []
-            while lot := await responses.wait():
-                await trio.lowlevel.checkpoint()
-                for response in lot:
-                    pieces.append(await _text(reader, response, self._endpoint.threads))
-                    size += len(pieces[-1])
-                    if size > limits.OPENAI_TEXT_CHARACTERS_MAX:
-                        raise InvalidArgument(
-                            f"the answer exceeds {limits.OPENAI_TEXT_CHARACTERS_MAX} characters: ask for a stream"
-                        )
-            calls = ToolCallReader(tools)
-            text = calls.add("".join([*pieces, reader.rest()]))
-            rest, found = calls.end()
-            texts.append(answers.Text(text=text + rest, finish_reason=reader.finish_reason, calls=found))
-            told = reader.usage()
-            counted = counted and told is not None
-            for name, count in (told or {}).items():
-                usage[name] += count
-        return texts, usage if counted else None
-
-
-async def _text(reader: Reader, response: InferenceResponse, threads: trio.CapacityLimiter) -> str:
-    """The text of a response; a long one is read in a thread. Raises what the reader raises."""
-    return await run_in_thread(reader.text, response, limiter=threads) if is_large(response.outputs) else reader.text(response)
-
-
-class TextEvents:
-    """The events of one generation. `begin` waits for the first response, whose error is the status of the reply."""
-
-    def __init__(
-        self,
-        responses: Responses,
-        answer: Answer,
-        calls: ToolCallReader,
-        path: str,
-        *,
-        include_usage: bool,
-        threads: trio.CapacityLimiter,
-    ) -> None:
-        self._responses = responses
-        self._answer = answer
-        self._reader = Reader()
-        self._calls = calls
-        self._path = path
-        self._include_usage = include_usage
-        self._threads = threads
-        self._waiting: deque[bytes | str] = deque()
-        """Events, and texts that are no events yet."""
-        self._ended = False
-
-    async def begin(self) -> None:
-        """Wait for the first response. Raises its error."""
-        lot = await self._responses.wait()
-        if lot and lot[0].error is not None:
-            raise lot[0].error
-        self._waiting.append(self._answer.begun())
-        if lot:
-            await self._take(lot)
-        else:
-            self._end()
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        while not self._waiting:
-            if self._ended:
-                raise StopAsyncIteration
-            lot = await self._responses.wait()
-            if lot:
-                await self._take(lot)
-            else:
-                self._end()
-        events, size = [], 0
-        while self._waiting and size < PIECE_BYTES_MAX:
-            event = self._waiting.popleft()
-            events.append(self._answer.piece(event) if isinstance(event, str) else event)
-            size += len(events[-1])
-        return b"".join(events)
-
-    def _add(self, text: str) -> None:
-        self._waiting += [text[at : at + _EVENT_CHARACTERS] for at in range(0, len(text), _EVENT_CHARACTERS)]
-
-    def close(self) -> None:
-        """Nobody reads any more."""
-        self._responses.cancel()
-
-    async def _take(self, lot: list[InferenceResponse]) -> None:
-        """Queue the events of some responses. An error is the last event."""
-        try:
-            for response in lot:
-                self._add(self._calls.add(await _text(self._reader, response, self._threads)))
-        except TpyError as error:
-            self._fail(error)
-        except Exception:
-            self._fail(unexpected_error(self._path))
-
-    def _fail(self, error: TpyError) -> None:
-        self._waiting.append(answers.error_event(error))
-        self._ended = True
-        self._responses.cancel()
-
-    def _end(self) -> None:
-        text = self._calls.add(self._reader.rest())
-        rest, calls = self._calls.end()
-        self._add(text + rest)
-        if calls:
-            self._waiting.append(self._answer.called(calls))
-        self._waiting.append(self._answer.finished(answers.TOOL_CALLS if calls else self._reader.finish_reason))
-        if self._include_usage:
-            self._waiting.append(self._answer.counted(self._reader.usage()))
-        self._waiting.append(answers.DONE)
-        self._ended = True

@@ -25,12 +25,13 @@ from tpy.frontends.restrictions import parse_restricted
 
 
 class Options(HttpOptions, frozen=True, kw_only=True):
-    """Those of an HTTP port, a chat template, the folder of a tokenizer and a parser of calls for models that have none, and the
-    number of tokens when nobody says."""
+    """Those of an HTTP port, a chat template, the folder of a tokenizer and a parser of calls for models that have none, what
+    separates the name of an adapter from its model's, and the number of tokens when nobody says."""
 
     template: ChatTemplate | None = None
     tokenizer: str = ""
     tool_call_parser: str = ""
+    lora_separator: str = ""
     max_tokens: int = limits.OPENAI_TOKENS_DEFAULT
 
 
@@ -44,6 +45,7 @@ class _Values(PortValues, frozen=True, kw_only=True):
     openai_chat_template: str
     openai_default_max_tokens: int
     openai_tool_call_parser: str
+    openai_lora_separator: str
 
 
 def read_options(values: Mapping[str, Value]) -> Options:
@@ -65,6 +67,7 @@ def read_options(values: Mapping[str, Value]) -> Options:
         template=template,
         tokenizer=v.openai_tokenizer,
         max_tokens=v.openai_default_max_tokens,
+        lora_separator=v.openai_lora_separator,
         tool_call_parser="" if v.openai_tool_call_parser == "none" else v.openai_tool_call_parser,
     )
 
@@ -79,6 +82,7 @@ def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
         max_tokens=options.max_tokens,
         tool_call_parser=options.tool_call_parser,
         tokenizer=options.tokenizer,
+        lora_separator=options.lora_separator,
     )
     control = ControlApi(endpoint.services, threads=endpoint.threads)
     # The model is in the body: the handlers ask for the role.

@@ -2,15 +2,16 @@
 
     text_input                              the prompt; or `messages`, the chat as JSON, for models with templates of their own
     stream                                  true when responses may come in pieces
-    exclude_input_in_output                 false when the prompt is to be repeated
+    exclude_input_in_output                 true: what repeats the prompt is this frontend
     sampling_parameters                     all settings as JSON (vLLM)
     max_tokens, temperature, top_p, ...     a setting each (TensorRT-LLM); `stop_words`, `random_seed` are its `stop` and `seed`
-    return_num_input_tokens, ...            true for each count that is wanted
+    return_num_input_tokens, ...            true for each count that is wanted, and for logprobs if they are
+    image                                   the images of a chat, in Base64
 
 Settings that are no inputs are parameters of the request, but where sampling_parameters has them all. Of outputs `text_output` is
-read, and `num_input_tokens`, `num_output_tokens`, `finish_reason` where there are any. Embeddings: `embedding_request` to
-`text_output`, both JSON (vLLM), or `text_input` to `embedding`.
-"""
+read, and `num_input_tokens`, `num_output_tokens`, `finish_reason`, `logprobs`, `cumulative_logprob` where there are any. Each
+choice is a request of its own. Embeddings: `embedding_request` to `text_output`, both JSON (vLLM), or `text_input` to
+`embedding`."""
 
 from __future__ import annotations
 
@@ -29,8 +30,10 @@ from tpy.frontends.http.codec.long_json import write_long
 from tpy.messages import DataType, InferenceResponse, ModelDescription, ParameterValue, Tensor, TensorDescription, held_bytes
 from tpy.units import KIB
 
-TEXT, MESSAGES, EMBEDDING_REQUEST = "text_input", "messages", "embedding_request"
-_SETTINGS, _OUTPUT, _EMBEDDING = "sampling_parameters", "text_output", "embedding"
+TEXT, MESSAGES, IMAGE, EMBEDDING_REQUEST = "text_input", "messages", "image", "embedding_request"
+SETTINGS, _OUTPUT, _EMBEDDING = "sampling_parameters", "text_output", "embedding"
+_TOKENS = "prompt_token_ids"
+_LOGPROBS, _CUMULATIVE = "logprobs", "cumulative_logprob"
 _WANTED = ("return_num_input_tokens", "return_num_output_tokens", "return_finish_reason")
 _OTHER_NAMES = {"stop": "stop_words", "seed": "random_seed"}
 _READ_BYTES = 256 * KIB
@@ -50,51 +53,84 @@ def embeds(description: ModelDescription) -> bool:
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for text without its prompts, which are for the input `input`. `echo` None: nobody said whether the prompt is to
-    be repeated."""
+    """A request for text without its prompts, which are for the input `input`. Each prompt is asked `choices` times; `logprobs`
+    and `cumulative_logprob` are wanted besides the text; `images` are in Base64."""
 
     input: str
     stream: bool
     max_tokens: int
     settings: Mapping[str, Any]
-    echo: bool | None = None
+    choices: int = 1
+    logprobs: bool = False
+    cumulative_logprob: bool = False
+    images: Sequence[str] = ()
 
+
+Prompt = str | list[int]
+"""A text, or its tokens."""
 
 Ask = tuple[tuple[Tensor, ...], dict[str, ParameterValue]]
 """The inputs and parameters that ask a model for a text or an embedding."""
 
 
-def generations(description: ModelDescription, asked: Generation, prompts: Sequence[str]) -> list[Ask]:
-    """The requests to the model, one for each text, with the settings that they have in common. Raises InvalidArgument for
-    settings that its inputs do not take, and that are too many for so many prompts."""
-    shared, parameters = _settings(description, asked)
-    size = held_bytes(shared, limits.OPENAI_SETTINGS_BYTES_MAX) + sum(
+def generations(description: ModelDescription, asked: Generation, prompts: Sequence[Prompt]) -> list[Ask]:
+    """The requests to the model, `choices` for each prompt, with the settings that they have in common. Raises InvalidArgument
+    for settings that its inputs do not take, and that are too many for so many prompts."""
+    # As in vLLM each choice has a seed of its own, or all would be the same.
+    seed = asked.settings.get("seed")
+    variants = [asked.settings]
+    if isinstance(seed, int):
+        variants = [{**asked.settings, "seed": seed + at} for at in range(asked.choices)]
+    shared = [_settings(description, asked, settings) for settings in variants]
+    size = sum(_size(*each) for each in shared)
+    count = len(prompts) * asked.choices
+    if size // len(shared) * count > limits.OPENAI_SETTINGS_BYTES_MAX:
+        raise InvalidArgument(
+            f"{count} prompts with {size // len(shared)} bytes of settings each are more than "
+            f"{limits.OPENAI_SETTINGS_BYTES_MAX} bytes"
+        )
+    described = description.input_by_name.get(asked.input)
+    asks: list[Ask] = []
+    of_tokens = 0
+    for prompt in prompts:
+        made = shared
+        if not isinstance(prompt, str):
+            made = [_settings(description, asked, {**settings, _TOKENS: prompt}) for settings in variants]
+            of_tokens += sum(_size(*each) for each in made)
+            if of_tokens > limits.OPENAI_SETTINGS_BYTES_MAX:
+                raise InvalidArgument(f"the tokens of all choices are more than {limits.OPENAI_SETTINGS_BYTES_MAX} bytes")
+        text = prompt if isinstance(prompt, str) else ""
+        first = () if described is None else (_tensor(described, text),)
+        asks += [((*first, *made[at % len(made)][0]), made[at % len(made)][1]) for at in range(asked.choices)]
+    return asks
+
+
+def _size(inputs: Sequence[Tensor], parameters: Mapping[str, ParameterValue]) -> int:
+    """The bytes of settings."""
+    return held_bytes(inputs, limits.OPENAI_SETTINGS_BYTES_MAX) + sum(
         limits.OPENAI_SETTING_BYTES + len(name) + (len(value) if isinstance(value, str) else 0)
         for name, value in parameters.items()
     )
-    if size * len(prompts) > limits.OPENAI_SETTINGS_BYTES_MAX:
-        raise InvalidArgument(
-            f"{len(prompts)} prompts with {size} bytes of settings each are more than {limits.OPENAI_SETTINGS_BYTES_MAX} bytes"
-        )
-    described = description.input_by_name.get(asked.input)
-    return [(shared if described is None else (_tensor(described, text), *shared), parameters) for text in prompts]
 
 
-def _settings(description: ModelDescription, asked: Generation) -> Ask:
+def _settings(description: ModelDescription, asked: Generation, given: Mapping[str, Any]) -> Ask:
     known = description.input_by_name
-    settings = {**asked.settings, "max_tokens": asked.max_tokens}
-    values: dict[str, object] = {"stream": asked.stream, "return_logprobs": False}
-    values["exclude_input_in_output"] = not asked.echo
+    settings = {**given, "max_tokens": asked.max_tokens}
+    values: dict[str, object] = {"stream": asked.stream, "exclude_input_in_output": True}
+    values["return_logprobs"] = asked.logprobs
+    values["return_cumulative_logprob"] = asked.cumulative_logprob
     values |= dict.fromkeys(_WANTED, True)
+    if asked.images:
+        values[IMAGE] = list(asked.images)
     parameters: dict[str, ParameterValue] = {}
-    if _SETTINGS in known:
-        values[_SETTINGS] = write_long(settings)
+    if SETTINGS in known:
+        values[SETTINGS] = write_long(settings)
     for name, value in settings.items():
         if name in known:
             values.setdefault(name, value)
         elif (other := _OTHER_NAMES.get(name)) in known and other is not None:
             values[other] = value
-        elif _SETTINGS not in known:
+        elif SETTINGS not in known:
             parameters[name] = value if isinstance(value, bool | int | float | str) else write_long(value)
     values.pop(asked.input, None)  # a setting of this name is not the prompt
     return tuple(_tensor(known[name], value) for name, value in values.items() if name in known), parameters
@@ -163,6 +199,10 @@ class Reader:
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
         self.finish_reason = "stop"
+        self.cumulative_logprob = 0.0
+        """Of the text so far."""
+        self.logprobs: list[bytes] = []
+        """As the model writes them, one after another; whoever reads them takes them away."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may be cut in two
 
     def text(self, response: InferenceResponse) -> str:
@@ -176,6 +216,9 @@ class Reader:
             self.completion_tokens = count + (self.completion_tokens or 0)
         if (reason := _words(outputs.get("finish_reason"))) and (said := reason[-1].decode(errors="replace")) in _FINISH_REASONS:
             self.finish_reason = said
+        self.logprobs += _words(outputs.get(_LOGPROBS))
+        if (cumulative := outputs.get(_CUMULATIVE)) is not None and cumulative.array.size == 1:
+            self.cumulative_logprob = float(cumulative.array.reshape(-1)[0])
         if not response.outputs:
             return ""
         if _OUTPUT not in outputs or outputs[_OUTPUT].datatype is not DataType.BYTES:

@@ -39,17 +39,23 @@ class Sampling(msgspec.Struct, kw_only=True):
     presence_penalty: _Number | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: str | Annotated[list[str], Meta(max_length=limits.OPENAI_STOPS_MAX)] | None = None
-    n: int | None = 1
-    logprobs: bool | int | None = None
+    n: Annotated[int, Meta(ge=1, le=limits.OPENAI_CHOICES_MAX)] | None = 1
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+
+    @property
+    def choices(self) -> int:
+        """The number of answers that the client gets for a prompt."""
+        return self.n or 1
 
 
 class CompletionRequest(Sampling, kw_only=True):
     """The body of `/v1/completions`."""
 
-    prompt: str | Annotated[list[str], Meta(min_length=1, max_length=limits.OPENAI_PROMPTS_MAX)]
+    prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
     echo: bool | None = False
-    best_of: int | None = 1
+    best_of: Annotated[int, Meta(ge=1, le=limits.OPENAI_CHOICES_MAX)] | None = None
     suffix: str | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=limits.OPENAI_LOGPROBS_MAX)] | None = None
 
 
 class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -69,8 +75,11 @@ class ChatRequest(Sampling, kw_only=True):
     max_completion_tokens: _Count | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
-    top_logprobs: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=limits.OPENAI_LOGPROBS_MAX)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
@@ -103,7 +112,7 @@ _NO_SETTINGS = frozenset(
         ),
         *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format", "user", "store"),
         *("metadata", "service_tier", "modalities", "prediction", "reasoning_effort", "verbosity", "safety_identifier"),
-        *("prompt_cache_key", "max_tokens", "max_completion_tokens"),
+        *("prompt_cache_key", "max_tokens", "max_completion_tokens", "chat_template_kwargs"),
     }
 )
 """Members that are not given to the model as they are: they mean something here, to OpenAI's service, or to the template."""
@@ -165,39 +174,61 @@ Tokens = list[int]
 
 def embedding_inputs(request: EmbeddingRequest) -> list[str] | list[Tokens]:
     """The texts, or the tokens of texts, to embed. Raises InvalidArgument for a mixture, and for too many."""
-    given = [request.input] if isinstance(request.input, str) else request.input
+    return _texts_or_tokens("input", request.input)
+
+
+def prompts_of(request: CompletionRequest) -> list[str] | list[Tokens]:
+    """The prompts, or their tokens. Raises InvalidArgument for a mixture, and for more choices than there may be."""
+    return _texts_or_tokens("prompt", request.prompt)
+
+
+def _texts_or_tokens(member: str, value: str | list[str | int | list[int]]) -> list[str] | list[Tokens]:
+    given = [value] if isinstance(value, str) else value
     texts = [each for each in given if isinstance(each, str)]
     tokens = [each for each in given if isinstance(each, int)]
     lists = [each for each in given if isinstance(each, list)]
     if max(len(texts), len(tokens), len(lists)) < len(given) or not all(lists):
-        raise InvalidArgument("'input': expected a text, texts, an array of tokens, or arrays of tokens")
+        raise InvalidArgument(f"'{member}': expected a text, texts, an array of tokens, or arrays of tokens")
     found: list[str] | list[Tokens] = texts or lists or [tokens]
     if len(found) > limits.OPENAI_PROMPTS_MAX:
-        raise InvalidArgument(f"Expected `array` of length <= {limits.OPENAI_PROMPTS_MAX} - at `$.input`")
+        raise InvalidArgument(f"Expected `array` of length <= {limits.OPENAI_PROMPTS_MAX} - at `$.{member}`")
     return found
 
 
 def check(request: CompletionRequest | ChatRequest) -> None:
     """Raise InvalidArgument for what is asked for and not offered: better than an answer without it."""
-    if request.n not in (None, 1):
-        raise InvalidArgument(f"'n': only one choice is supported, got {request.n}")
-    if request.logprobs:
-        raise InvalidArgument("'logprobs' are not supported")
     if request.stream_options is not None and not request.stream:
         raise InvalidArgument("'stream_options' can only be used when 'stream' is true")
-    if isinstance(request, CompletionRequest):
-        if request.best_of not in (None, 1):
-            raise InvalidArgument(f"'best_of': only 1 is supported, got {request.best_of}")
-        if request.suffix:
-            raise InvalidArgument("'suffix' is not supported")
-        if request.stream and isinstance(request.prompt, list) and len(request.prompt) > 1:
-            raise InvalidArgument("'prompt': a stream has one prompt, ask for the others by themselves")
+    if isinstance(request, ChatRequest):
+        if request.top_logprobs is not None and not request.logprobs:
+            raise InvalidArgument("'top_logprobs' can only be used when 'logprobs' is true")
         return
-    form = (request.response_format or {}).get("type", "text")
-    if form != "text":
-        raise InvalidArgument(f"'response_format': only 'text' is supported, got {shown(form)}")
-    if request.tool_choice not in (None, "auto", "none"):
-        raise InvalidArgument("'tool_choice': only 'auto' and 'none' are supported")
+    if request.suffix:
+        raise InvalidArgument("'suffix' is not supported")
+    if request.best_of is not None and request.best_of < request.choices:
+        raise InvalidArgument(f"'best_of' has to be at least 'n', got {request.best_of} and {request.choices}")
+    if request.stream and (request.best_of or 0) > request.choices:
+        raise InvalidArgument("'best_of' above 'n' is not possible in a stream: the best are known at the end")
+    if request.echo and request.logprobs is not None:
+        raise InvalidArgument("'echo' with 'logprobs' is not supported: models give those of what they write")
+
+
+def answer_form(request: ChatRequest) -> dict[str, Any]:
+    """The settings by which an answer has the form that `response_format` says. Raises InvalidArgument."""
+    form = request.response_format or {}
+    match form.get("type", "text"):
+        case "text":
+            return {}
+        case "json_object":
+            return {"structured_outputs": {"json_object": True}}
+        case "json_schema":
+            given = form.get("json_schema")
+            schema = given.get("schema") if isinstance(given, dict) else None
+            if not isinstance(schema, dict):
+                raise InvalidArgument("expected a JSON schema - at `$.response_format.json_schema.schema`")
+            return {"structured_outputs": {"json": schema}}
+        case other:
+            raise InvalidArgument(f"'response_format': expected text, json_object or json_schema, got {shown(other)}")
 
 
 def settings_of(document: dict[str, Any]) -> dict[str, Any]:
@@ -214,15 +245,24 @@ def bounded_depth() -> Iterator[None]:
         raise InvalidArgument("the body is nested too deeply") from None
 
 
-def conversation_of(messages: list[Message]) -> list[dict[str, Any]]:
-    """The messages as chat templates take them. Raises InvalidArgument for parts that are no text, and broken arguments."""
+class Conversation(msgspec.Struct, frozen=True):
+    """The messages as chat templates take them, and the images in them, in Base64."""
+
+    messages: list[dict[str, Any]]
+    images: list[str]
+
+
+def conversation_of(messages: list[Message], *, images: bool = False) -> Conversation:
+    """The conversation of some messages; with `images` they may be parts of them. Raises InvalidArgument for other parts, and
+    broken arguments."""
     conversation = []
+    shown_images: list[str] = []
     room = limits.JSON_OUTLINE_BYTES_MAX
     for at, message in enumerate(messages):
         found = msgspec.to_builtins(message)
         found.setdefault("content", None)
         if isinstance(message.content, list):
-            found["content"] = _text_of(message.content, at)
+            found["content"] = _content_of(message.content, at, shown_images if images else None)
         for call in found.get("tool_calls") or ():
             function = call.get("function")
             if isinstance(function, dict) and isinstance(function.get("arguments"), str):
@@ -236,14 +276,40 @@ def conversation_of(messages: list[Message]) -> list[dict[str, Any]]:
                 except msgspec.DecodeError as error:
                     raise InvalidArgument(f"the arguments of a tool call are not JSON: {error} - at `$.messages[{at}]`") from None
         conversation.append(found)
-    return conversation
+    return Conversation(conversation, shown_images)
 
 
-def _text_of(parts: list[dict[str, Any]], at: int) -> str:
-    texts = []
+def has_images(messages: list[Message]) -> bool:
+    """Returns True if there is an image among the parts of the messages."""
+    return any(
+        part.get("type") == "image_url" for message in messages if isinstance(message.content, list) for part in message.content
+    )
+
+
+def _content_of(parts: list[dict[str, Any]], at: int, images: list[str] | None) -> str | list[dict[str, Any]]:
+    """The texts of parts as one; with an image all as the parts that templates take, and the image is appended to `images`."""
+    found: list[dict[str, Any]] = []
     for part in parts:
-        if part.get("type") != "text" or not isinstance(part.get("text"), str):
-            kind = shown(part.get("type"))
-            raise InvalidArgument(f"only text is supported in messages, got a part of type {kind} - at `$.messages[{at}]`")
-        texts.append(part["text"])
-    return "\n".join(texts)
+        kind = part.get("type")
+        if kind == "text" and isinstance(part.get("text"), str):
+            found.append({"type": "text", "text": part["text"]})
+        elif kind == "image_url" and images is not None:
+            images.append(_image_of(part, at))
+            found.append({"type": "image"})
+        else:
+            expected = "text is" if images is None else "text and images are"
+            raise InvalidArgument(
+                f"only {expected} supported in messages, got a part of type {shown(kind)} - at `$.messages[{at}]`"
+            )
+    if all(part["type"] == "text" for part in found):
+        return "\n".join(part["text"] for part in found)
+    return found
+
+
+def _image_of(part: dict[str, Any], at: int) -> str:
+    """The Base64 of an image. Raises InvalidArgument for an address elsewhere: the server fetches nothing for clients."""
+    url = part["image_url"].get("url") if isinstance(part.get("image_url"), dict) else part.get("image_url")
+    head, comma, data = url.partition(",") if isinstance(url, str) else ("", "", "")
+    if not comma or not head.startswith("data:image/") or not head.endswith(";base64"):
+        raise InvalidArgument(f"an image has to be a URL of the form data:image/TYPE;base64,... - at `$.messages[{at}]`")
+    return data

@@ -38,17 +38,19 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         check_cancelled: Callable[[], object] = lambda: None,
+        more: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt that asks for the next message of the assistant. `check_cancelled` is called all the time, and may raise.
-        Raises InvalidArgument for messages that the template refuses, or takes too long for, and Unsupported for a template that
-        is none."""
+        """The prompt that asks for the next message of the assistant; `more` are further variables of the template.
+        `check_cancelled` is called all the time, and may raise. Raises InvalidArgument for messages that the template refuses, or
+        takes too long for, and Unsupported for a template that is none."""
         try:
             template = _compiled(self.text)
         except jinja2.TemplateSyntaxError as error:
             raise Unsupported(f"the chat template is not Jinja: {error.message} (line {error.lineno})") from None
         try:
             with bounded(check_cancelled):
-                return template.render(messages=messages, tools=tools, documents=None, add_generation_prompt=True, **self.tokens)
+                given = {"documents": None, "add_generation_prompt": True, **self.tokens, **(more or {})}
+                return template.render({**given, "messages": messages, "tools": tools})
         except _REFUSALS as error:
             raise InvalidArgument(f"the chat template refuses the messages: {echo(str(error))}") from None
 

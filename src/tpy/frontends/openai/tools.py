@@ -1,149 +1,110 @@
-"""Calls of tools in the text of a model, by the names of Triton's parsers.
-
-    llama3      <|python_tag|>{"name": ..., "parameters": {...}}; {"name": ...}      all of the text; the tag may be missing
-    mistral     text [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]            without the sign all of the text
-
-`arguments` and `parameters` mean the same. What begins like a call is held back until the text ends, and is text if it is none.
-"""
+"""Tools of a chat: which a model may or must call, and how its calls are read."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from uuid import uuid4
 
 import msgspec
 
-from tpy import limits
 from tpy.echo import echo
-from tpy.errors import Unsupported
+from tpy.errors import InvalidArgument, Unsupported
+from tpy.frontends.openai.core.tool_calls import FORMS, LIST, CallForm, CallReader, FormReader, NoCalls, OneCall
 
 PARAMETER: Final = "tool_call_parser"
 """The parameter of a model's configuration that names its parser."""
 
-_ID_CHARACTERS: Final = 9
-"""Mistral's templates take no other ids."""
+_OF_VLLM: Final[Mapping[str, str]] = {"llama3_json": "llama3", "deepseek_v3": "deepseek", "deepseek_v31": "deepseek"}
+"""vLLM's names of parsers that are called otherwise here."""
 
-_DECODER: Final = json.JSONDecoder()
-_BETWEEN: Final = re.compile(r"\s*(?:;\s*)?")
-
-_TRAILER: Final = "assistant\n\n"
-"""TensorRT-LLM's models may begin another turn behind their calls."""
+Json = dict[str, Any]
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call; `arguments` are JSON."""
+class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The use of tools in a chat. `offered`: those that the template shows to the model. `function`: the only one, which it has
+    to call; `form`: the form of its calls, None where none are looked for. `schema`: that of the whole answer, where it has to be
+    calls."""
 
-    id: str
-    name: str
-    arguments: str
+    offered: list[Json] | None = None
+    form: CallForm | None = None
+    function: str = ""
+    schema: Json | None = None
+    one_call: bool = False
 
-    def document(self) -> dict[str, Any]:
-        """The call as clients get it."""
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+    def reader(self) -> CallReader:
+        """A reader of one answer."""
+        if self.function:
+            return OneCall(self.function)
+        return NoCalls() if self.form is None else FormReader(self.form)
 
-
-class ToolCallForm(msgspec.Struct, frozen=True, kw_only=True):
-    """The form of calls. `first`: beginnings of a text that may be calls; `sign`: the beginning of calls anywhere, which is cut
-    off. Calls are a list in JSON, or objects with ";" between them."""
-
-    first: tuple[str, ...]
-    sign: str
-    is_list: bool
-
-
-FORMS: Final[Mapping[str, ToolCallForm]] = {
-    "llama3": ToolCallForm(first=("<|python_tag|>", "{"), sign="<|python_tag|>", is_list=False),
-    "mistral": ToolCallForm(first=("[",), sign="[TOOL_CALLS]", is_list=True),
-}
+    def settings(self) -> Json:
+        """The settings by which the model writes nothing else, or does not hide the signs of its calls."""
+        if self.schema is not None:
+            return {"structured_outputs": {"json": self.schema}}
+        return {"skip_special_tokens": False} if self.form is not None and self.form.has_special_tokens else {}
 
 
-def form_of(model: str, parameters: Mapping[str, str], default: str) -> ToolCallForm | None:
-    """The form of a model's calls, by its parameter or else `default`; None where neither names one. Raises Unsupported for a
-    parser that there is not."""
-    name = parameters.get(PARAMETER) or default
+def tool_use(
+    model: str,
+    parameters: Mapping[str, str],
+    default_parser: str,
+    tools: list[Json] | None,
+    choice: str | Json | None,
+    parallel: bool | None,
+) -> ToolUse:
+    """The use of tools that a chat asks for. The parser is that of the model's parameter, or else `default_parser`. Raises
+    InvalidArgument for a choice that cannot be, and Unsupported for a parser that does not exist."""
+    one_call = parallel is False
+    if choice is None or choice == "auto":
+        form = _form_of(model, parameters, default_parser) if tools else None
+        return ToolUse(offered=tools, form=form, one_call=one_call)
+    if choice == "none":
+        return ToolUse()
+    if choice == "required":
+        named = _functions(tools)
+        calls = [
+            {
+                "type": "object",
+                "properties": {"name": {"type": "string", "enum": [name]}, "parameters": schema},
+                "required": ["name", "parameters"],
+            }
+            for name, schema in named
+        ]
+        schema = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
+        return ToolUse(offered=tools, form=LIST, schema=schema | ({"maxItems": 1} if one_call else {}), one_call=one_call)
+    function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise InvalidArgument(
+            '\'tool_choice\': expected none, auto, required, or {"type": "function", "function": {"name": ...}}'
+        )
+    for name, schema in _functions(tools):
+        if name == function["name"]:
+            return ToolUse(offered=tools, function=name, schema=schema, one_call=True)
+    raise InvalidArgument(f"'tool_choice': there is no function '{echo(function['name'])}' among the tools")
+
+
+def _functions(tools: Sequence[Json] | None) -> list[tuple[str, Json]]:
+    """The names of the functions, and the schemas of their arguments. Raises InvalidArgument."""
+    found = []
+    for at, tool in enumerate(tools or ()):
+        function = tool.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(function, dict) or not isinstance(name, str) or not name:
+            raise InvalidArgument(f"expected a function with a name - at `$.tools[{at}]`")
+        schema = function.get("parameters") or {"type": "object", "properties": {}}
+        if not isinstance(schema, dict):
+            raise InvalidArgument(f"expected a JSON schema - at `$.tools[{at}].function.parameters`")
+        found.append((name, schema))
+    if not found:
+        raise InvalidArgument("'tool_choice' needs 'tools'")
+    return found
+
+
+def _form_of(model: str, parameters: Mapping[str, str], default: str) -> CallForm | None:
+    """The form of a model's calls; None where neither its parameter nor `default` names one."""
+    given = parameters.get(PARAMETER) or default
+    name = _OF_VLLM.get(given, given)
     if name and name not in FORMS:
         known = " or ".join(FORMS)
         raise Unsupported(f"model '{model}': parameter '{PARAMETER}': expected {known}, got '{echo(name)}'")
     return FORMS[name] if name else None
-
-
-class ToolCallReader:
-    """Takes the calls out of a text that comes in pieces. Without a form there are none."""
-
-    def __init__(self, form: ToolCallForm | None) -> None:
-        self._form = form
-        self._held = ""
-        self._is_first = True
-        """Nothing of the text has been returned."""
-
-    def add(self, text: str) -> str:
-        """Returns what is certain to be no call."""
-        if self._form is None:
-            return text
-        held = self._held + text
-        may_begin = self._is_first and _may_begin(held.lstrip(), self._form.first)
-        free = 0 if may_begin else _free(held, self._form.sign)
-        if len(held) - free > limits.OPENAI_TOOL_CALLS_CHARACTERS_MAX:
-            self._form, self._held = None, ""
-            return held
-        self._is_first = self._is_first and not free
-        self._held = held[free:]
-        return held[:free]
-
-    def end(self) -> tuple[str, list[ToolCall]]:
-        """Returns the rest of the text, and the calls."""
-        held, self._held = self._held, ""
-        if self._form is None or not held:
-            return held, []
-        calls = _calls(held.strip().removeprefix(self._form.sign), self._form)
-        return ("", calls) if calls else (held, [])
-
-
-def _may_begin(text: str, signs: tuple[str, ...]) -> bool:
-    """Returns True for a text that begins with one of the signs, or will, as far as it goes."""
-    return any(text.startswith(sign) or sign.startswith(text) for sign in signs)
-
-
-def _free(text: str, sign: str) -> int:
-    """The number of characters before the sign, or before what may become one at the end."""
-    found = text.find(sign)
-    if found >= 0:
-        return found
-    return next(
-        (len(text) - size for size in range(min(len(sign) - 1, len(text)), 0, -1) if sign.startswith(text[-size:])), len(text)
-    )
-
-
-def _calls(text: str, form: ToolCallForm) -> list[ToolCall]:
-    """The calls that a text is; none if it is anything else."""
-    try:
-        found = json.loads(text) if form.is_list else _each(text.partition(_TRAILER)[0])
-    except (ValueError, RecursionError):
-        return []
-    calls = []
-    for each in found if isinstance(found, list) else ():
-        if not isinstance(each, dict):
-            return []
-        name, arguments = each.get("name"), each.get("arguments", each.get("parameters"))
-        if not isinstance(name, str) or not name or not isinstance(arguments, dict | str):
-            return []
-        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        if any("\ud800" <= character <= "\udfff" for character in name + written):  # UTF-8 cannot say them
-            return []
-        calls.append(ToolCall(id=uuid4().hex[:_ID_CHARACTERS], name=name, arguments=written))
-    return calls
-
-
-def _each(text: str) -> list[Any]:
-    """The JSON documents of a text, with ";" between them. Raises ValueError."""
-    found, at = [], 0
-    text = text.strip()
-    while at < len(text):
-        document, end = _DECODER.raw_decode(text, at)
-        found.append(document)
-        between = _BETWEEN.match(text, end)
-        at = end if between is None else between.end()
-    return found

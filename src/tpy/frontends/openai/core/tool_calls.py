@@ -4,10 +4,9 @@
       ^                 |
       └──── no call ────┘
 
-A call is reported when its name is certain, and its arguments as they come. What may still become a call, or a sign, is held back;
-what turns out to be none is text. Each decision follows from the text alone, never from where it was cut: however a text is divided
-into pieces, the text, the names and the arguments are the same.
-"""
+A call is reported when its name is certain, and its arguments as they come. What may still become a call, or a sign, is held
+back; what turns out to be none is text. Each decision follows from the text alone, never from where it was cut: however a text is
+divided into pieces, the text, the names and the arguments are the same."""
 
 from __future__ import annotations
 
@@ -50,10 +49,11 @@ class CallReader(Protocol):
 
 
 class CallForm(msgspec.Struct, frozen=True, kw_only=True):
-    """How a family of models writes calls. `signs`: calls begin there, anywhere in the text. `first`: the same, but only where the
-    text begins. `between`: what may stand before, between and after calls, besides the signs. `named`: matches what stands between
-    `before_name` and the arguments, in forms whose calls are not JSON objects of a name and arguments. `end`: nothing behind it
-    counts. `has_special_tokens`: the signs are tokens that engines leave out of texts unless they are asked not to."""
+    """The way in which a family of models writes calls. `signs`: calls begin there, anywhere in the text. `first`: the same, but
+    only where the text begins. `between`: what may stand before, between and after calls, besides the signs. `named`: matches
+    what stands between `before_name` and the arguments, in forms whose calls are not JSON objects of a name and arguments. `end`:
+    nothing behind it counts. `has_special_tokens`: the signs are tokens that engines leave out of texts unless they are asked not
+    to."""
 
     signs: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
@@ -64,8 +64,8 @@ class CallForm(msgspec.Struct, frozen=True, kw_only=True):
     has_special_tokens: bool = False
 
 
-_DEEPSEEK_CALL: Final = "<｜tool▁call▁begin｜>"  # noqa: RUF001 - its tokens have these characters
-_DEEPSEEK_NAME: Final = "<｜tool▁sep｜>"  # noqa: RUF001
+_DEEPSEEK_CALL: Final = "<｜tool▁call▁begin｜>"
+_DEEPSEEK_NAME: Final = "<｜tool▁sep｜>"
 
 FORMS: Final[Mapping[str, CallForm]] = {
     "llama3": CallForm(signs=("<|python_tag|>",), first=("{",), between=(";",), end="assistant\n\n"),
@@ -85,8 +85,8 @@ FORMS: Final[Mapping[str, CallForm]] = {
         has_special_tokens=True,
     ),
     "deepseek": CallForm(
-        signs=("<｜tool▁calls▁begin｜>",),  # noqa: RUF001
-        between=(_DEEPSEEK_CALL, "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "```"),  # noqa: RUF001
+        signs=("<｜tool▁calls▁begin｜>",),
+        between=(_DEEPSEEK_CALL, "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "```"),
         before_name=_DEEPSEEK_CALL,
         named=rf"(?:function{_DEEPSEEK_NAME}(?P<typed>[^\n]+)\n```json\s*|(?P<name>[^\n<]+){_DEEPSEEK_NAME}\s*)",
         has_special_tokens=True,
@@ -98,7 +98,8 @@ LIST: Final = CallForm(first=("[",), between=("[", "]", ","))
 """The form that a schema asks for: a list of objects of a name and arguments, and nothing else."""
 
 _HEAD_CHARACTERS_MAX: Final = 1024
-"""Of a call, up to where its arguments begin: names have at most 64. A form in which the name comes last is read when it is whole."""
+"""Of a call, up to where its arguments begin: names have at most 64. A form in which the name comes last is read when it is
+whole."""
 _HEAD: Final = re.compile(
     r'\{\s{0,64}"name"\s{0,64}:\s{0,64}"([^"\\]{1,512})"\s{0,64},\s{0,64}"(?:arguments|parameters)"\s{0,64}:\s{0,64}(?=\{)'
 )
@@ -196,10 +197,10 @@ class FormReader:
         found = min((at for at in (buffer.find(sign) for sign in signs) if at >= 0), default=-1)
         if found < 0:
             free = min((_free(buffer, sign) for sign in signs), default=len(buffer))
-            self._say(buffer[:free])
+            self._add_text(buffer[:free])
             self._buffer = buffer[free:]
             return False
-        self._say(buffer[:found])
+        self._add_text(buffer[:found])
         self._buffer = buffer[found:]
         self._from, self._at, self._state = 0, 0, self._between
         return True
@@ -317,15 +318,15 @@ class FormReader:
         self._at, self._from, self._before_name, self._state = 0, None, False, self._between
 
     def _no_call(self, end: int) -> bool:
-        """What is before `end` is text; what separates calls is dropped behind one."""
+        """Everything before `end` is text; what separates calls is dropped behind one."""
         begin = self._from
         if begin is None:
             begin = self._start if self._state == self._object else end
-        self._say(self._buffer[begin:end])
+        self._add_text(self._buffer[begin:end])
         self._buffer, self._at, self._state = self._buffer[end:], 0, self._text
         return True
 
-    def _say(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         if text:
             self._found.append(text)
 
