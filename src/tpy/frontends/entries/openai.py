@@ -21,7 +21,7 @@ _FLAGS = (
         "OpenAI",
         "openai-tokenizer",
         "",
-        "Tokenizer, whose chat template is for models that have none of their own.",
+        "Tokenizer (or GGUF file), whose chat template is for models that have none of their own.",
         metavar="FOLDER",
     ),
     new_flag("OpenAI", "openai-chat-template", "", "Jinja template in place of the tokenizer's.", metavar="FILE"),

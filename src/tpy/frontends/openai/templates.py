@@ -19,6 +19,7 @@ from tpy.echo import echo
 from tpy.errors import InvalidArgument, TpyError, Unsupported
 from tpy.files import read_file
 from tpy.frontends.http.codec.long_json import write_long
+from tpy.frontends.openai.gguf import GGUF_TEMPLATE, read_gguf_template
 from tpy.frontends.openai.sandbox import BoundedEnvironment, bounded
 
 _REFUSALS = (jinja2.TemplateError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError, MemoryError)
@@ -74,15 +75,18 @@ def read_template(path: str, *, flag: str) -> str:
     return text
 
 
+_CONFIGURATION, _APART, _GGUF = "tokenizer_config.json", "chat_template.jinja", ".gguf"
+
+
 def read_tokenizer(path: str, *, source: str) -> ChatTemplate:
-    """The template of a tokenizer: a folder with tokenizer_config.json, in newer ones with chat_template.jinja, or that file.
-    Raises InvalidArgument that begins with `source`."""
-    file = Path(path)
-    if file.is_dir():
-        file = file / "tokenizer_config.json"
+    """The template of a tokenizer: a folder with tokenizer_config.json, in newer ones with chat_template.jinja, or that file; or
+    a GGUF file, or a folder with one. Raises InvalidArgument that begins with `source`."""
+    file = _file_of(Path(path))
     try:
+        if file.suffix == _GGUF:
+            return _in_gguf(file, source)
         document = json.loads(read_file(file, bytes_max=limits.OPENAI_TOKENIZER_BYTES_MAX))
-        apart = file.parent / "chat_template.jinja"
+        apart = file.parent / _APART
         text: object
         if apart.exists():
             text = read_file(apart, bytes_max=limits.OPENAI_TOKENIZER_BYTES_MAX).decode()
@@ -102,6 +106,27 @@ def read_tokenizer(path: str, *, source: str) -> ChatTemplate:
         if isinstance(value, str):
             tokens[name] = value
     return ChatTemplate(text=text, tokens=tokens)
+
+
+def _file_of(path: Path) -> Path:
+    """The file of a tokenizer; in a folder its configuration, or else the only GGUF file."""
+    if not path.is_dir():
+        return path
+    if not (path / _CONFIGURATION).exists():
+        try:
+            found = [file for file in path.iterdir() if file.suffix == _GGUF]
+        except OSError:  # the reading of what is not there says so
+            found = []
+        if len(found) == 1:
+            return found[0]
+    return path / _CONFIGURATION
+
+
+def _in_gguf(file: Path, source: str) -> ChatTemplate:
+    found = read_gguf_template(file)
+    if not found.text:
+        raise InvalidArgument(f"{source}: the model {file} has no {GGUF_TEMPLATE}")
+    return ChatTemplate(text=found.text, tokens=found.tokens)
 
 
 def template_of(model: str, parameter: Mapping[str, str], fallback: ChatTemplate | None) -> ChatTemplate:
@@ -136,8 +161,8 @@ def _tokenizer_at(model: str, path: str, _changed_ns: int) -> ChatTemplate | str
 
 def _changed_ns(path: str) -> int:
     """The time of the last change of a tokenizer's file, or folder, or of who may read it; 0 where there is none."""
-    folder = Path(path)
-    files = (folder / "tokenizer_config.json", folder / "chat_template.jinja") if folder.is_dir() else (folder,)
+    file = _file_of(Path(path))
+    files = (file, file.with_name(_APART))
     return max(
         (max(found.st_mtime_ns, found.st_ctime_ns) for found in (file.stat() for file in files if file.is_file())), default=0
     )
