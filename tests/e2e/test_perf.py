@@ -265,7 +265,15 @@ def test_endpoints_of_openai(server: ServerProcess, tmp_path: Path, streamed: bo
     assert outcome.code == 0, outcome.err + outcome.out
     (result,) = json.loads(report.read_text())["results"]
     assert (result["requests"], result["errors"]) == (5, {})
-    assert result["responses"] > 5 if streamed else result["responses"] == 5
+    assert result["responses"] == (5 * 8 if streamed else 5), "one for each token, none for the events around them"
+    assert (result["prompt_tokens"], result["completion_tokens"]) == (5 * 5, 5 * 8)
+    assert result["tokens_per_second"] == pytest.approx(40 / result["seconds"])
+    if streamed:
+        first, between, whole = (
+            result[name]["average"] for name in ("time_to_first_token_us", "inter_token_latency_us", "latency_us")
+        )
+        assert 0 < first <= first + 7 * between <= whole
+        assert "first token p50" in outcome.out
 
 
 @pytest.mark.parametrize("level", [("--concurrency", "3"), ("--rate", "200")])

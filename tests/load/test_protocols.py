@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from itertools import pairwise
@@ -16,8 +17,10 @@ from tests.pace import at_pace
 from tpy._proto import message_class
 from tpy.http2.codes import frame_header, settings_frame
 from tpy.load import Answer, BrokenAnswer, InferCall, Place, encode_grpc, encode_http, error_text, read_grpc, read_http
+from tpy.load.core.answers import Tokens
 from tpy.load.core.http1 import AnswerReader, EventSplitter
 from tpy.load.core.http2 import GrpcConnection, frame_message
+from tpy.load.core.tokens import TokenStream, tokens_of
 from tpy.load.links import Events, Target, _stream_answer, connect
 from tpy.messages import DataType, Tensor
 from tpy.units import KIB, MIB
@@ -203,6 +206,31 @@ def test_an_event_that_is_an_error_fails_the_request() -> None:
     found = list(events.of(pieces))
     assert [(answer.status, answer.final) for answer in found] == [(200, False), (-1, True)]
     assert error_text(found[-1]) == "out of luck"
+
+
+def chunk(usage: object = None, **delta: object) -> bytes:
+    choices = [{"index": 0, "delta": delta}] if usage is None else []
+    return b"data: " + json.dumps({"choices": choices, "usage": usage}).encode() + b"\n\n"
+
+
+def test_only_events_with_tokens_are_responses_of_a_chat() -> None:
+    """The first of a stream has the role and no token: its time is not that of the first token."""
+    call = {"tool_calls": [{"index": 0}]}
+    usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+    begin, end, done = chunk(role="assistant", content=""), chunk(), b"data: [DONE]\n\n"
+    for last, tokens in ((chunk(usage=usage), Tokens(7, 5)), (b"", Tokens(0, 3))):
+        stream = begin + chunk(content="a") + chunk(content="b") + chunk(**call) + end + last + done
+        events = Events(TokenStream())
+        for _ in range(2):  # a connection has one answer after another
+            found = list(events.of([Answer(200, stream[:50], False), Answer(200, stream[50:], False), Answer(200, b"", True)]))
+            assert [(answer.final, answer.tokens) for answer in found] == [(False, None)] * 3 + [(True, tokens)]
+
+
+def test_tokens_of_whole_answers() -> None:
+    assert tokens_of(b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}') == Tokens(3, 4)
+    assert tokens_of(b'{"usage": {"prompt_tokens": 3}}') == Tokens(3, 0), "embeddings"
+    for body in (b"{}", b"[]", b"{", b'{"usage": {}}'):
+        assert tokens_of(body) is None
 
 
 def test_a_server_without_a_header_table_gets_whole_headers() -> None:

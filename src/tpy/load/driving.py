@@ -31,10 +31,10 @@ class ServerLost(Exception):
 
 class Slot:
     """A place for one request at a time. `call` is the number that `Calls.take` gave the request, `due_ns` the time from which
-    its latency counts, `last_ns` the time of its latest response, `responses` their number. `latest` is for the
-    observer, None when a request begins."""
+    its latency counts, `first_ns` and `last_ns` the times of its first and latest response, `responses` their number. `latest` is
+    for the observer, None when a request begins."""
 
-    __slots__ = ("begun_ns", "busy", "call", "due_ns", "last_ns", "latest", "link", "number", "on_link", "responses")
+    __slots__ = ("begun_ns", "busy", "call", "due_ns", "first_ns", "last_ns", "latest", "link", "number", "on_link", "responses")
 
     def __init__(self, number: int, link: Link, on_link: int) -> None:
         self.number = number
@@ -42,7 +42,7 @@ class Slot:
         self.on_link = on_link
         self.busy = False
         self.call = 0
-        self.due_ns = self.begun_ns = self.last_ns = 0
+        self.due_ns = self.begun_ns = self.first_ns = self.last_ns = 0
         self.responses = 0
         self.latest: Answer | None = None
 
@@ -153,6 +153,8 @@ class Driver:
                     self._finish(slot, answer, now)
                 else:
                     self._observer.responded(slot, answer, now)
+                    if not slot.responses:
+                        slot.first_ns = now
                     slot.responses += 1
                     slot.last_ns = now
             self._begin(link)

@@ -56,7 +56,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements of one worker. `latencies`: of requests without an error; of requests with several responses also
-    the time to the `first` one and those `between` two. `late`: how long requests waited for a free connection.
+    the time to the `first` one and those `between` two. `late`: how long requests waited for a free connection. `per_token`: of
+    requests whose tokens were counted, the average time between two of them.
 
     `done`: the last one. `lost`: the server cannot be reached any more, and how.
     """
@@ -67,10 +68,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     first: SparseCounts
     between: SparseCounts
     late: SparseCounts
+    per_token: SparseCounts
     responses: int
     errors: dict[str, int]
     send_ns: int
     cpu_ns: int
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
     done: bool = False
     lost: str = ""
     records: RecordBatch | None = None

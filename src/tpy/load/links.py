@@ -21,6 +21,7 @@ from tpy.limits import LOAD_CONNECT_S_MAX
 from tpy.load.core.answers import Answer, BrokenAnswer
 from tpy.load.core.http1 import AnswerReader, EventSplitter
 from tpy.load.core.http2 import GrpcConnection
+from tpy.load.core.tokens import TokenStream, tokens_of
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -58,13 +59,14 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A server, and how it is spoken to. `protocol`: http, grpc, grpc-stream (ModelStreamInfer), or sse (HTTP answers in
-    pieces). `metadata` goes with each gRPC call."""
+    pieces). `metadata` goes with each gRPC call. With `counts_tokens` answers are those of OpenAI's API."""
 
     host: str
     port: int
     protocol: str = "http"
     metadata: tuple[tuple[str, str], ...] = ()
     tls: Tls | None = None
+    counts_tokens: bool = False
 
     @property
     def authority(self) -> str:
@@ -170,7 +172,8 @@ class _HttpLink(_Socket):
     def __init__(self, target: Target, *, pieces: bool) -> None:
         super().__init__(target)
         self._reader = AnswerReader(pieces=pieces)
-        self._events = Events() if pieces else None
+        self._events = Events(TokenStream() if target.counts_tokens else None) if pieces else None
+        self._counts_tokens = target.counts_tokens
         self._payload = b""
 
     def begin(self, slot: int, payload: bytes) -> None:
@@ -190,15 +193,18 @@ class _HttpLink(_Socket):
                 return [(0, answer) for answer in (self._events.of(last) if self._events else last)]
             raise BrokenAnswer("the server closed the connection" + ("" if self._reader.idle else " within an answer"))
         answers = self._reader.feed(data)
+        if self._counts_tokens and not self._events:
+            answers = [answer._replace(tokens=tokens_of(answer.body)) for answer in answers]
         return [(0, answer) for answer in (self._events.of(answers) if self._events else answers)]
 
 
 class Events:
     """The server-sent events of a connection's answers, each an answer that is not final. One that is an error makes its request
-    fail when the others are there."""
+    fail when the others are there. With `tokens` only those that bring some are answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: TokenStream | None = None) -> None:
         self._splitter = EventSplitter()
+        self._tokens = tokens
         self._error = b""
 
     def of(self, answers: Sequence[Answer]) -> Iterator[Answer]:
@@ -213,11 +219,12 @@ class Events:
             for event in events:
                 if _EVENT_ERROR.match(event):
                     self._error = event.removeprefix(b"data:").strip()
-                else:
+                elif self._tokens is None or self._tokens.brings_tokens(event):
                     yield Answer(answer.status, event, False, answer.headers)
             if answer.final:
                 error, self._error = self._error, b""
-                yield Answer(_FAILED, error, True) if error else Answer(answer.status, b"", True, answer.headers)
+                tokens = None if self._tokens is None else self._tokens.end()
+                yield Answer(_FAILED, error, True) if error else Answer(answer.status, b"", True, answer.headers, tokens)
 
 
 class Http2Link(_Socket):

@@ -84,6 +84,9 @@ class Result(msgspec.Struct, kw_only=True):
     first: Histogram = msgspec.field(default_factory=Histogram)
     between: Histogram = msgspec.field(default_factory=Histogram)
     late: Histogram = msgspec.field(default_factory=Histogram)
+    per_token: Histogram = msgspec.field(default_factory=Histogram)
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
     responses: int = 0
     errors: Counter[str] = msgspec.field(default_factory=Counter)
     send_ns: int = 0
@@ -113,6 +116,11 @@ class Result(msgspec.Struct, kw_only=True):
     def responses_per_s(self) -> float:
         """Responses per second."""
         return self.responses / self.seconds if self.seconds else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens that were written, per second."""
+        return self.completion_tokens / self.seconds if self.seconds else 0.0
 
     @property
     def inferences_per_s(self) -> float:
@@ -347,6 +355,9 @@ def _add(result: Result, window: _Window) -> None:
         result.first.merge(snapshot.first)
         result.between.merge(snapshot.between)
         result.late.merge(snapshot.late)
+        result.per_token.merge(snapshot.per_token)
+        result.prompt_tokens += snapshot.prompt_tokens
+        result.completion_tokens += snapshot.completion_tokens
         result.responses += snapshot.responses
         result.errors.update(snapshot.errors)
         result.send_ns += snapshot.send_ns

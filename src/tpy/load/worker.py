@@ -64,6 +64,8 @@ class Recorder:
         self._records = records
         self._now_ns = now_ns
         self._latencies, self._first, self._between, self._late = _Times(), _Times(), _Times(), _Times()
+        self._per_token = _Times()
+        self._prompt_tokens = self._completion_tokens = 0
         self._errors: Counter[str] = Counter()
         self._responses = 0
         self._send_ns = 0
@@ -100,11 +102,17 @@ class Recorder:
             self._responses += 1
             if slot.responses:
                 self._between.values.append(now_ns - slot.last_ns)
+        if answer.tokens is not None:
+            self._prompt_tokens += answer.tokens.prompt
+            self._completion_tokens += answer.tokens.completion
+            if slot.responses and answer.tokens.completion > 1:  # as aiperf and genai-perf have it
+                self._per_token.values.append((slot.last_ns - slot.first_ns) // (answer.tokens.completion - 1))
         if self._records is not None:
             self._records.finished(slot, answer, now_ns, is_response=is_response)
         if len(latencies.values) >= LOAD_LATENCIES_KEPT_MAX:
             latencies.fold()
             self._late.fold()
+            self._per_token.fold()
         if len(self._between.values) >= LOAD_LATENCIES_KEPT_MAX:
             self._between.fold()
             self._first.fold()
@@ -119,6 +127,9 @@ class Recorder:
             first=self._first.take(),
             between=self._between.take(),
             late=self._late.take(),
+            per_token=self._per_token.take(),
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._completion_tokens,
             responses=self._responses,
             errors=dict(self._errors),
             send_ns=self._send_ns,
@@ -130,6 +141,7 @@ class Recorder:
         self._begin_ns, self._cpu_ns = now, cpu
         self._errors.clear()
         self._responses = self._send_ns = 0
+        self._prompt_tokens = self._completion_tokens = 0
         return found
 
     def _fail(self, slot: Slot, text: str) -> None:

@@ -117,6 +117,7 @@ def target_of(options: PerfOptions) -> Target:
         protocol=protocol,
         metadata=_metadata(options) if protocol.startswith("grpc") else (),
         tls=tls_of(options) if encrypted else None,
+        counts_tokens=options.service_kind == "openai",
     )
 
 
@@ -259,7 +260,9 @@ def raw_load(options: PerfOptions, target: Target) -> Load:
     for file in paths:
         for payload in _payloads(file):
             if options.service_kind == "openai":
-                payload = {"model": options.model, **payload, **({"stream": True} if options.streaming else {})}
+                payload = {"model": options.model, **payload}
+                if options.streaming:  # the numbers of tokens come last
+                    payload = {"stream_options": {"include_usage": True}, **payload, "stream": True}
             body = orjson.dumps(payload)
             templates.append(RawTemplate(content=encode_request("POST", path, target.authority, headers, body)))
     return Load(target=target, model=options.model, version=options.model_version, streams=[templates])

@@ -42,6 +42,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted({*PERCENTILES, *((self.percentile,) if self.percentile > 0 else ())}))
 
     @property
+    def is_token_stream(self) -> bool:
+        """True if answers come token by token."""
+        return self.decoupled and self.target.counts_tokens
+
+    @property
     def title(self) -> str:
         """One line that says what was measured."""
         names = {"http": "HTTP", "grpc": "gRPC", "grpc-stream": "gRPC streams", "sse": "server-sent events"}
@@ -106,8 +111,12 @@ def _headings(run: Run) -> list[str]:
     percentiles = [f"p{percent}" for percent in run.percentiles]
     level = "concurrency" if any(result.level.concurrency for result in run.results) else "requests/s"
     found = [level, "infer/s", "average", *percentiles]
-    if run.decoupled:
+    if run.is_token_stream:
+        found += ["first token p50", "first token p99", "between tokens p50", "between tokens p99"]
+    elif run.decoupled:
         found += ["first p50", "first p99", "between p50", "responses/s"]
+    if run.target.counts_tokens:
+        found += ["tokens/s"]
     return [*found, "queue", "compute", "network", "server CPU", "server MiB", "client CPU"]
 
 
@@ -117,7 +126,12 @@ def _row(run: Run, result: Result) -> list[str]:
     found += [_us(result.latencies.percentile_ns(percent)) for percent in run.percentiles]
     if run.decoupled:
         found += [_us(result.first.percentile_ns(percent)) for percent in (50, 99)]
-        found += [_us(result.between.percentile_ns(50)), f"{result.responses_per_s:.1f}"]
+        if run.is_token_stream:
+            found += [_us(result.per_token.percentile_ns(percent)) for percent in (50, 99)]
+        else:
+            found += [_us(result.between.percentile_ns(50)), f"{result.responses_per_s:.1f}"]
+    if run.target.counts_tokens:
+        found.append(f"{result.tokens_per_s:.1f}")
     if result.server is None:
         found += ["-", "-", "-"]
     else:
@@ -257,6 +271,13 @@ def _document(run: Run, number: int, result: Result) -> dict[str, object]:
         found["gpus"] = {uuid: msgspec.to_builtins(use) for uuid, use in run.gpus[number].items()}
     if result.late.count:
         found["late_us"] = _distribution(result.late, run.percentiles)
+    if result.completion_tokens:
+        found["prompt_tokens"] = result.prompt_tokens
+        found["completion_tokens"] = result.completion_tokens
+        found["tokens_per_second"] = result.tokens_per_s
+    if result.per_token.count:
+        found["time_to_first_token_us"] = _distribution(result.first, run.percentiles)
+        found["inter_token_latency_us"] = _distribution(result.per_token, run.percentiles)
     if result.first.count:
         found["first_response_us"] = _distribution(result.first, run.percentiles)
         found["between_responses_us"] = _distribution(result.between, run.percentiles)

@@ -8,8 +8,16 @@ from typing import NamedTuple
 _NO_HEADERS: Mapping[str, str] = {}
 
 
+class Tokens(NamedTuple):
+    """The numbers of tokens of a language model's answer."""
+
+    prompt: int
+    completion: int
+
+
 class Answer(NamedTuple):
-    """A whole answer, or a part of one that goes on (`final` False).
+    """A whole answer, or a part of one that goes on (`final` False). `tokens` are those of the whole answer, where they are
+    counted.
 
     `status` is HTTP's, or gRPC's for gRPC. `body` is the body, or one message; a call that ends without a message has none.
     """
@@ -18,6 +26,7 @@ class Answer(NamedTuple):
     body: bytes
     final: bool
     headers: Mapping[str, str] = _NO_HEADERS
+    tokens: Tokens | None = None
 
 
 class BrokenAnswer(Exception):
