@@ -14,6 +14,7 @@ from PIL import Image
 
 from tpy.frontends.access.config import digest, key_entry
 
+from .openai_engine import add_engine
 from .repositories import AFFINE_CONFIG, ModelFolder
 from .server import RunOutcome, ServerProcess, run_tpy
 
@@ -45,6 +46,26 @@ class TritonPythonModel:
         ])
 """
 
+COUNTER = """import numpy as np
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(0)
+        config.add_input({"name": "COUNT", "data_type": "TYPE_INT32", "dims": [1]})
+        config.add_output({"name": "AT", "data_type": "TYPE_INT32", "dims": [2]})
+        config.add_output({"name": "MORE", "data_type": "TYPE_INT32", "dims": [1]})
+        config.set_model_transaction_policy({"decoupled": True})
+        return config
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for at in range(int(pb_utils.get_input_tensor_by_name(request, "COUNT").as_numpy()[0])):
+                outputs = [pb_utils.Tensor("AT", np.array([at, at], np.int32)), pb_utils.Tensor("MORE", np.array([7], np.int32))]
+                sender.send(pb_utils.InferenceResponse(outputs))
+            sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("enough")), flags=1)
+"""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> object:
@@ -52,6 +73,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> object:
     model = repository / "echo" / "1" / "model.py"
     model.parent.mkdir(parents=True)
     model.write_text(ECHO)
+    add_engine(repository, "chat")
+    ModelFolder(repository, "counter").python(COUNTER)
     with ServerProcess(repositories=[repository]) as running:
         yield running
 
@@ -66,6 +89,21 @@ def seen(server: ServerProcess, *values: str) -> list[str]:
     assert outcome.code == 0, outcome.err
     rows: list[list[str]] = json.loads(outcome.out)["SEEN"]
     return rows[0]
+
+
+def test_a_language_model_writes_its_text(server: ServerProcess) -> None:
+    sampling = '{"max_tokens": 9}'
+    outcome = infer(server, "chat", "text_input=Hello, is it tea?", f"sampling_parameters={sampling}")
+    assert (outcome.code, outcome.err, outcome.out) == (0, "", "Hello, is it tea?\n")
+    lines = infer(server, "--json", "chat", "text_input=Hello", f"sampling_parameters={sampling}").out.splitlines()
+    assert [json.loads(line)["text_output"] for line in lines] == ["Hel", "lo"], "piece by piece"
+
+
+def test_a_decoupled_model_answers_until_an_error(server: ServerProcess) -> None:
+    outcome = infer(server, "counter", "COUNT=2", "--output", "AT")
+    assert outcome.code == 1
+    assert outcome.out == '{"AT":[0,0]}\n{"AT":[1,1]}\n'
+    assert "enough" in outcome.err
 
 
 def test_names_and_values(server: ServerProcess) -> None:
@@ -129,7 +167,10 @@ def test_one_output_of_one_version(server: ServerProcess) -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        (["nosuch", "X=1"], "HTTP 404: Request for unknown model: 'nosuch' is not found; models that are ready: echo"),
+        (
+            ["nosuch", "X=1"],
+            "HTTP 404: Request for unknown model: 'nosuch' is not found; models that are ready: chat, counter, echo",
+        ),
         (["echo"], "no input was given; echo takes X FP32[?,4], TEXT BYTES[?,1], PICTURE UINT8[?,3,4,6]"),
         (["echo", "x=[1,2,3,4]"], "'x' is no input, and no parameter"),
         (["echo", "x=1"], "there is no input 'x'; echo takes X FP32[?,4]"),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import orjson
 
 from tpy.frontends.binary_tensor import write_binary
 from tpy.load import Answer, BrokenAnswer, read_http
-from tpy.load.asking import NoReply, ask
+from tpy.load.asking import NoReply, ask, ask_for_pieces
 from tpy.load.calls import reported_error
+from tpy.load.core.http1 import EventSplitter
 from tpy.messages import Tensor
 
 _HEADER = "Inference-Header-Content-Length"
@@ -69,6 +72,25 @@ class Client:
         """The answer to a document."""
         return self._document(path, self._ask("POST", path, body, {}).body)
 
+    def stream(self, path: str, body: bytes) -> Iterator[Any]:
+        """The documents of the events that answer a document, as they come."""
+        splitter = EventSplitter()
+        where = (self._host, self._port)
+        answers = ask_for_pieces(where, "POST", path, body, headers=self._headers, context=self._tls, timeout_s=self._timeout_s)
+        refused = b""
+        with self._reported(), closing(answers):
+            for answer in answers:
+                if answer.status != HTTPStatus.OK:
+                    refused += answer.body
+                    if answer.final:
+                        raise ClientError(f"HTTP {answer.status}: {reported_error(refused)}", answer.status)
+                    continue
+                for event in splitter.end() if answer.final else splitter.feed(answer.body):
+                    document = self._document(path, event.partition(b"data:")[2])
+                    if isinstance(document, dict) and isinstance(document.get("error"), str):
+                        raise ClientError(document["error"])
+                    yield document
+
     def infer(
         self,
         model: str,
@@ -102,16 +124,22 @@ class Client:
 
     def _ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         merged = {**self._headers, **headers}
-        try:
+        with self._reported():
             answer = ask(
                 (self._host, self._port), method, path, body, headers=merged, context=self._tls, timeout_s=self._timeout_s
             )
-        except NoReply as error:
-            where = f"{self._host}:{self._port}"
-            raise ClientError(f"no server at {where} ({error}); start one with: {self._start}") from error
         if answer.status != HTTPStatus.OK:
             raise ClientError(f"HTTP {answer.status}: {reported_error(answer.body)}", answer.status)
         return answer
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Reports that nobody answers as a ClientError."""
+        try:
+            yield
+        except NoReply as error:
+            where = f"{self._host}:{self._port}"
+            raise ClientError(f"no server at {where} ({error}); start one with: {self._start}") from error
 
 
 def client_of(

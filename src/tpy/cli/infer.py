@@ -11,7 +11,7 @@ The model's metadata say which inputs there are, of which type and shape; values
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,11 @@ from tpy.cli.parsing import UsageError
 from tpy.messages import DataType, Tensor
 from tpy.messages.datatypes import BY_WORD
 
+_DECOUPLED = "decoupled transaction policy"
+"""In the server's answer to a request that has to be a stream."""
+_PIECE_BY_PIECE = ("stream", "exclude_input_in_output")
+_TEXT = "text_output"
+_ABOUT = frozenset({"model_name", "model_version", "id"})
 _PICTURES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"})
 _COLOURS = 3
 
@@ -51,11 +56,13 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 
 class Answer(NamedTuple):
-    """The outputs, or the document that answers a whole request; `notes` say what was made of files."""
+    """The outputs, or the document that answers a whole request, or the `responses` of a decoupled model, which come one after
+    another; `notes` say what was made of files."""
 
     outputs: Sequence[Tensor]
     document: object = None
     notes: Sequence[str] = ()
+    responses: Iterator[Mapping[str, object]] | None = None
 
 
 def infer(client: Client, model: str, values: Sequence[str], *, outputs: Sequence[str] = ()) -> Answer:
@@ -68,8 +75,40 @@ def infer(client: Client, model: str, values: Sequence[str], *, outputs: Sequenc
             return Answer([], client.post(f"{model_path(model)}/infer", document))
     request.require_complete()
     wanted: dict[str, Mapping[str, Parameter]] = {name: {} for name in outputs}
-    found = client.infer(model, list(request.tensors.values()), outputs=wanted, parameters=request.parameters)
+    try:
+        found = client.infer(model, list(request.tensors.values()), outputs=wanted, parameters=request.parameters)
+    except ClientError as error:
+        if _DECOUPLED not in str(error):
+            raise
+        return Answer([], notes=request.notes, responses=_streamed(client, model, metadata, request, outputs))
     return Answer(found, notes=request.notes)
+
+
+def _streamed(
+    client: Client, model: str, metadata: _Metadata, request: _Request, outputs: Sequence[str]
+) -> Iterator[Mapping[str, object]]:
+    """The responses of a decoupled model: names and values. A language model is asked for its text piece by piece, without the
+    prompt, unless the request says otherwise."""
+    known = {tensor.name for tensor in metadata.inputs}
+    given: dict[str, object] = {name: True for name in _PIECE_BY_PIECE if name in known}
+    given |= {name: _plain(tensor) for name, tensor in request.tensors.items()}
+    body = orjson.dumps({**request.parameters, **given})
+    for response in client.stream(f"{model_path(model)}/generate_stream", body):
+        yield {name: value for name, value in response.items() if name not in _ABOUT and (not outputs or name in outputs)}
+
+
+def shown_pieces(responses: Iterator[Mapping[str, object]], *, as_json: bool) -> Iterator[str]:
+    """The parts of what is to be written, as they come: the text of a language model, or else a line of JSON for each response."""
+    column = ""
+    for response in responses:
+        text = response.get(_TEXT)
+        if as_json or not isinstance(text, str):
+            yield orjson.dumps(response).decode() + "\n"
+        else:
+            column = text or column
+            yield text
+    if column and not column.endswith("\n"):
+        yield "\n"
 
 
 def render(answer: Answer, *, as_json: bool) -> str:

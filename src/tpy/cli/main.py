@@ -306,10 +306,10 @@ def infer(
 ) -> None:
     """Ask a running server once. MODEL is NAME or NAME/versions/N. A VALUE is NAME=VALUE (JSON or text), NAME=@FILE, or a file:
     a request in JSON, an array (.npy), a picture, or bytes. Values are fitted to the model's inputs; names that it does not have
-    are parameters."""
+    are parameters. The responses of a decoupled model are shown as they come: of a language model the text."""
     from tpy.cli.client import ClientError
     from tpy.cli.infer import infer as ask
-    from tpy.cli.infer import render
+    from tpy.cli.infer import render, shown_pieces
 
     try:
         answer = ask(_client(url, host, port, header, tls), model, value, outputs=output)
@@ -317,7 +317,14 @@ def infer(
         _fail(str(error))
     for note in answer.notes:
         click.echo(note, err=True)
-    click.echo(render(answer, as_json=as_json))
+    if answer.responses is None:
+        click.echo(render(answer, as_json=as_json))
+        return
+    try:
+        for piece in shown_pieces(answer.responses, as_json=as_json):
+            click.echo(piece, nl=False)
+    except ClientError as error:
+        _fail(str(error))
 
 
 @cli.command()
