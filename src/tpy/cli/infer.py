@@ -98,7 +98,8 @@ def _streamed(
 
 
 def shown_pieces(responses: Iterator[Mapping[str, object]], *, as_json: bool) -> Iterator[str]:
-    """The parts of what is to be written, as they come: the text of a language model, or else a line of JSON for each response."""
+    """The parts of what is to be written, as they come: the text of a language model, or else a line of JSON for each
+    response."""
     column = ""
     for response in responses:
         text = response.get(_TEXT)

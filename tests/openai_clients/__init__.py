@@ -1,0 +1,1 @@
+"""Clients of OpenAI's API other than OpenAI's own, as they are."""
