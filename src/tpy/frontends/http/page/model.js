@@ -2,6 +2,7 @@
 
 import { ask, modelPath } from "./api.js";
 import { figure, pace, timeline } from "./chart.js";
+import { chat, takesChats } from "./chat.js";
 import { configurationView } from "./configuration.js";
 import { h, setText } from "./dom.js";
 import { configurationEditor, versionList } from "./editor.js";
@@ -88,7 +89,7 @@ export function modelView({ store }, name, wanted) {
       const path = modelPath(name, row.version);
       const [metadata, configuration] = await Promise.all([ask("GET", path), ask("GET", `${path}/config`)]);
       if (described !== key) return;
-      sections.replaceChildren(tryIt(metadata, configuration, row.version, stopped.signal), tensors(metadata, configuration, path), ensembleGraph(configuration), fileGraph(configuration, path), configurationView(configuration));
+      sections.replaceChildren(takesChats(metadata, configuration) ? chat(metadata, row.version, stopped.signal) : "", tryIt(metadata, configuration, row.version, stopped.signal), tensors(metadata, configuration, path), ensembleGraph(configuration), fileGraph(configuration, path), configurationView(configuration));
     } catch (error) {
       if (described !== key) return;
       if (!error.status || error.status >= 500) described = ""; // the next look at the models asks again
