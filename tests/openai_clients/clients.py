@@ -1,5 +1,5 @@
-"""Programs on LangChain and LiteLLM, for an environment that has these: python clients.py BASE_URL. The last line of the output is
-what came of it, as JSON."""
+"""Programs on LangChain and LiteLLM, for an environment that has these: python clients.py BASE_URL. The last line of the output
+is what came of it, as JSON."""
 
 from __future__ import annotations
 
