@@ -24,6 +24,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     repository = tmp_path_factory.mktemp("models")
     add_engine(repository, "engine", tool_call_parser="hermes", lora_adapters="sql, poems")
     add_engine(repository, "modest", supported_parameters="temperature, seed, stop, prompt_token_ids, max_tokens")
+    add_engine(repository, "still", supported_parameters="max_tokens")
     with ServerProcess("--allow-openai=true", "--openai-default-max-tokens=1000", repositories=[repository]) as server:
         base = f"http://{server.address('OpenAI HTTPService')}/v1"
         with OpenAI(base_url=base, api_key="none", max_retries=0) as opened:
@@ -194,7 +195,13 @@ def test_a_forced_call_constrains_the_answer(client: OpenAI) -> None:
 
 def test_adapters_are_models(client: OpenAI) -> None:
     listed = [(model.id, getattr(model, "parent", None)) for model in client.models.list()]
-    expected = [("engine", None), ("engine_lora_sql", "engine"), ("engine_lora_poems", "engine"), ("modest", None)]
+    expected = [
+        ("engine", None),
+        ("engine_lora_sql", "engine"),
+        ("engine_lora_poems", "engine"),
+        ("modest", None),
+        ("still", None),
+    ]
     assert listed == expected
     assert client.models.retrieve("engine_lora_sql").id == "engine_lora_sql"
     assert settings_of(client, "engine_lora_sql")["lora_name"] == "sql"
@@ -222,10 +229,13 @@ def test_variables_for_the_template(client: OpenAI) -> None:
 
 
 def test_tokens_as_prompts(client: OpenAI) -> None:
-    found = client.completions.create(model="modest", prompt=[[1, 2], [3]])
-    assert [choice.text for choice in found.choices] == ["t1 t2", "t3"]
-    with pytest.raises(BadRequestError, match="for tokens give it the parameter 'tokenizer'"):
-        client.completions.create(model="engine", prompt=[1, 2])
+    for model in ("engine", "modest"):
+        found = client.completions.create(model=model, prompt=[[1, 2], [3]])
+        assert [choice.text for choice in found.choices] == ["t1 t2", "t3"]
+        with pytest.raises(BadRequestError, match="for tokens give it the parameter 'tokenizer'"):
+            client.completions.create(model=model, prompt=[1, 2], echo=True)
+    with pytest.raises(BadRequestError, match="model 'still' takes texts; for tokens give it the parameter 'tokenizer'"):
+        client.completions.create(model="still", prompt=[1, 2])
 
 
 @pytest.mark.parametrize(

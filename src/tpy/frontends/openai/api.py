@@ -132,7 +132,9 @@ class OpenAiApi:
         asked = self._resolve(request, body.model, embeddings=False)
         prompts: Sequence[Prompt] = requests.prompts_of(body)
         texts: Sequence[str] = [each for each in prompts if isinstance(each, str)]
-        takes_tokens = supported.takes_tokens(asked.model.description, self._parameters(asked.model))
+        parameters = self._parameters(asked.model)
+        has_tokenizer = bool(parameters.get("tokenizer") or self._tokenizer)
+        takes_tokens = supported.takes_tokens(asked.model.description, parameters, has_tokenizer=has_tokenizer)
         if not texts and (body.echo or not takes_tokens):
             texts = await self._detokenized(asked.model, prompts)
             asked = self._resolve(request, body.model, embeddings=False)  # there was time for another copy

@@ -67,10 +67,12 @@ def settings_for(description: ModelDescription, parameters: Mapping[str, str], a
     return found
 
 
-def takes_tokens(description: ModelDescription, parameters: Mapping[str, str]) -> bool:
-    """Returns True for a model that says that prompts may be tokens."""
+def takes_tokens(description: ModelDescription, parameters: Mapping[str, str], *, has_tokenizer: bool) -> bool:
+    """Returns True for a model that gets prompts as tokens; of one that says nothing about it, with a tokenizer here, as text."""
     taken = _listed(parameters)
-    return models.SETTINGS in description.input_by_name and taken is not None and "prompt_token_ids" in taken
+    if models.SETTINGS not in description.input_by_name:
+        return False
+    return not has_tokenizer if taken is None else "prompt_token_ids" in taken
 
 
 def _listed(parameters: Mapping[str, str]) -> frozenset[str] | None:

@@ -21,7 +21,7 @@ def texts_of(model: str, parameters: Mapping[str, str], fallback: str, tokens: S
     place = parameters.get("tokenizer") or fallback
     if not place:
         raise InvalidArgument(
-            f"'input': model '{model}' takes texts; for tokens give it the parameter 'tokenizer', or start the server with "
+            f"model '{model}' takes texts; for tokens give it the parameter 'tokenizer', or start the server with "
             "--openai-tokenizer"
         )
     path = Path(place)
@@ -38,9 +38,7 @@ def texts_of(model: str, parameters: Mapping[str, str], fallback: str, tokens: S
     for each in tokens:
         unknown = [token for token in each if not 0 <= token < size]
         if unknown:
-            raise InvalidArgument(
-                f"'input': the tokenizer of model '{model}' has no token {unknown[0]}; they are 0 to {size - 1}"
-            )
+            raise InvalidArgument(f"the tokenizer of model '{model}' has no token {unknown[0]}; they are 0 to {size - 1}")
     return [str(tokenizer.decode(each)) for each in tokens]
 
 
