@@ -11,6 +11,7 @@ from openai import BadRequestError, NotFoundError, OpenAI
 from pydantic import BaseModel
 
 from .openai_engine import add_engine
+from .repositories import ModelFolder
 from .server import ServerProcess
 
 _TOOLS: list[Any] = [
@@ -22,9 +23,11 @@ _TOOLS: list[Any] = [
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     repository = tmp_path_factory.mktemp("models")
-    add_engine(repository, "engine", tool_call_parser="hermes", lora_adapters="sql, poems")
+    add_engine(repository, "engine", tool_call_parser="hermes")
+    ModelFolder(repository, "engine").file("1/multi_lora.json", '{"sql": "/adapters/sql", "poems": "/adapters/poems"}')
     add_engine(repository, "modest", supported_parameters="temperature, seed, stop, prompt_token_ids, max_tokens")
-    add_engine(repository, "still", supported_parameters="max_tokens")
+    add_engine(repository, "still", supported_parameters="max_tokens", lora_adapters=" own ")
+    ModelFolder(repository, "still").file("1/multi_lora.json", "not JSON")
     with ServerProcess("--allow-openai=true", "--openai-default-max-tokens=1000", repositories=[repository]) as server:
         base = f"http://{server.address('OpenAI HTTPService')}/v1"
         with OpenAI(base_url=base, api_key="none", max_retries=0) as opened:
@@ -201,6 +204,7 @@ def test_adapters_are_models(client: OpenAI) -> None:
         ("engine_lora_poems", "engine"),
         ("modest", None),
         ("still", None),
+        ("still_lora_own", "still"),
     ]
     assert listed == expected
     assert client.models.retrieve("engine_lora_sql").id == "engine_lora_sql"

@@ -31,7 +31,7 @@ from tpy.errors import InvalidArgument
 from tpy.messages import MemoryUsage, ModelDescription
 from tpy.state import DesiredModel, DesiredVersion
 from tpy_data.engine.loading.memory_meter import MemoryMeter
-from tpy_data.engine.loading.model_files import InitialStates, read_labels
+from tpy_data.engine.loading.model_files import InitialStates, read_labels, with_adapters
 from tpy_data.engine.loading.placing import Machine, Placed, PlacedInstance, devices_of, place
 from tpy_data.engine.loading.support import refuse_beyond, without_effect
 from tpy_data.engine.loading.warmup import WarmupSample, make_samples
@@ -129,6 +129,7 @@ class Loader:
         )
         if desired.auto_complete:
             config = normalise(backend.auto_complete(context), default_model_filename=filename)
+            config = with_adapters(config, version.directory)
         placed = self._placed(config, backend)
         config = placed.config
         _require(validate(config))

@@ -7,11 +7,12 @@ from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tpy.backend import SequenceState
 from tpy.config import ModelConfig
-from tpy.config.model_config import InitialState
+from tpy.config.model_config import InitialState, ModelParameter
 from tpy.config.model_config import SequenceState as StateConfig
 from tpy.errors import Internal, InvalidArgument
 from tpy.files import read_file
@@ -19,6 +20,7 @@ from tpy.limits import MODEL_DATA_BYTES_MAX, MODEL_TEXT_BYTES_MAX
 from tpy.messages import DataType
 
 _LENGTH_BYTES = 4
+_ADAPTERS, _ADAPTERS_FILE = "lora_adapters", "multi_lora.json"
 
 
 def read_labels(config: ModelConfig, model_directory: Path) -> dict[str, tuple[str, ...]]:
@@ -31,6 +33,20 @@ def read_labels(config: ModelConfig, model_directory: Path) -> dict[str, tuple[s
             )
             labels[output.name] = _lines(text)
     return labels
+
+
+def with_adapters(config: ModelConfig, version_directory: Path) -> ModelConfig:
+    """The configuration with the names of LoRA adapters as a parameter, where the version has the file of Triton's vllm backend
+    that lists them. A file that is something else is for the model to report."""
+    file = version_directory / _ADAPTERS_FILE
+    if _ADAPTERS in config.parameters or not file.is_file():
+        return config
+    try:
+        names = list(msgspec.json.decode(read_file(file, bytes_max=MODEL_TEXT_BYTES_MAX), type=dict[str, Any]))
+    except (OSError, msgspec.DecodeError):
+        return config
+    added = {_ADAPTERS: ModelParameter(string_value=",".join(name for name in names if "," not in name))}
+    return msgspec.structs.replace(config, parameters={**config.parameters, **added})
 
 
 def _lines(text: str) -> tuple[str, ...]:
