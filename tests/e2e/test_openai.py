@@ -295,6 +295,12 @@ def test_an_error_in_the_middle_of_a_stream(client: OpenAI) -> None:
         client.completions.create(model="endless", prompt="break")
 
 
+def test_an_error_of_one_choice_ends_all_of_a_stream(client: OpenAI, log: Path) -> None:
+    with pytest.raises(APIError, match="in the middle"):
+        list(client.completions.create(model="endless", prompt=["beside", "break"], stream=True))
+    wait_until(lambda: "beside cancelled" in log.read_text().split(";"))
+
+
 def chat(**more: object) -> dict[str, object]:
     return {"model": "writer", "messages": [{"role": "user", "content": "a"}], **more}
 

@@ -26,8 +26,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     add_engine(repository, "engine", tool_call_parser="hermes")
     ModelFolder(repository, "engine").file("1/multi_lora.json", '{"sql": "/adapters/sql", "poems": "/adapters/poems"}')
     add_engine(repository, "modest", supported_parameters="temperature, seed, stop, prompt_token_ids, max_tokens")
+    ModelFolder(repository, "modest").file("1/multi_lora.json", "not JSON")
     add_engine(repository, "still", supported_parameters="max_tokens", lora_adapters=" own ")
-    ModelFolder(repository, "still").file("1/multi_lora.json", "not JSON")
+    ModelFolder(repository, "still").file("1/multi_lora.json", '{"other": "/adapters/other"}')
     with ServerProcess("--allow-openai=true", "--openai-default-max-tokens=1000", repositories=[repository]) as server:
         base = f"http://{server.address('OpenAI HTTPService')}/v1"
         with OpenAI(base_url=base, api_key="none", max_retries=0) as opened:
