@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -103,6 +104,18 @@ def test_what_is_held_back_is_bounded() -> None:
         reader = FormReader(FORMS["hermes"])
         count = 2 * limits.OPENAI_TOOL_CALLS_CHARACTERS_MAX // len(sign)
         assert len(joined(reader.add(sign * count))[0]) >= limits.OPENAI_TOOL_CALLS_CHARACTERS_MAX
+
+
+def test_a_long_text_that_begins_many_calls_takes_time_for_its_length() -> None:
+    """Five times as long takes about five times as much, not 25: whole answers may have 16 Mi characters."""
+
+    def read(count: int) -> float:
+        reader = FormReader(FORMS["mistral"])
+        begun = time.process_time()
+        reader.add("[TOOL_CALLS]a " * count)
+        return time.process_time() - begun
+
+    assert min(read(50_000) for _ in range(3)) < 12 * min(read(10_000) for _ in range(3))
 
 
 WEATHER_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

@@ -103,7 +103,7 @@ whole."""
 _HEAD: Final = re.compile(
     r'\{\s{0,64}"name"\s{0,64}:\s{0,64}"([^"\\]{1,512})"\s{0,64},\s{0,64}"(?:arguments|parameters)"\s{0,64}:\s{0,64}(?=\{)'
 )
-_SPACE: Final = re.compile(r"\s*")
+_PIECE_CHARACTERS: Final = 4096
 _STRUCTURE: Final = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
 
 
@@ -139,6 +139,7 @@ class FormReader:
         self._form = form
         self._named = re.compile(form.named) if form.named else None
         self._tokens = sorted((*form.signs, *form.between), key=len, reverse=True)
+        self._gap = _gap_of(self._tokens)
         self._coming = (*self._tokens, *((form.end,) if form.end else ()))
         self._state: Callable[[], bool] = self._beginning if form.first else self._text
         self._found: list[Found] = []
@@ -158,9 +159,11 @@ class FormReader:
 
     def add(self, text: str) -> list[Found]:
         """See CallReader."""
-        self._buffer += text
-        while self._state():
-            pass
+        # In pieces, since each step cuts the front off the buffer: of one long text all of it would be copied again and again.
+        for at in range(0, len(text), _PIECE_CHARACTERS):
+            self._buffer += text[at : at + _PIECE_CHARACTERS]
+            while self._state():
+                pass
         found, self._found = self._found, []
         return found
 
@@ -208,8 +211,11 @@ class FormReader:
     def _between(self) -> bool:
         """Before a call, or behind one."""
         buffer = self._buffer
-        space = _SPACE.match(buffer, self._at)
-        self._at = at = self._at if space is None else space.end()
+        gap = self._gap.match(buffer, self._at)
+        if gap is not None:
+            self._before_name = self._before_name and not gap[0].strip()
+            self._at = gap.end()
+        at = self._at
         if self._from is not None and at - self._from > limits.OPENAI_TOOL_CALLS_CHARACTERS_MAX:
             return self._no_call(at)
         left = len(buffer) - at
@@ -361,6 +367,16 @@ class NoCalls:
     def end(self) -> list[Found]:
         """See CallReader."""
         return []
+
+
+def _gap_of(tokens: list[str]) -> re.Pattern[str]:
+    """White space, and tokens of one character where no longer one can begin."""
+    parts = [r"\s"]
+    for token in tokens:
+        if len(token) == 1:
+            seconds = "".join(re.escape(other[1]) for other in tokens if other.startswith(token) and len(other) > 1)
+            parts.append(re.escape(token) + (f"(?=[^{seconds}])" if seconds else ""))
+    return re.compile(f"(?:{'|'.join(parts)})*")
 
 
 def _free(text: str, sign: str) -> int:
