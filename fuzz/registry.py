@@ -15,6 +15,7 @@ from fuzz.openai import targets as openai
 from fuzz.python_worker import targets as worker
 from fuzz.recording import targets as recording
 from fuzz.remote import targets as remote
+from fuzz.schedulers import engine_targets as engines
 from fuzz.schedulers import ensemble_targets as ensembles
 from fuzz.schedulers import rate_targets as rates
 from fuzz.schedulers import sequence_targets as sequences
@@ -30,6 +31,8 @@ TARGETS: tuple[Target, ...] = (
     sequences.DIRECT,
     sequences.OLDEST,
     sequences.CANARY,
+    engines.ENGINE,
+    engines.CANARY,
     ensembles.GRAPH,
     ensembles.CANARY,
     rates.RATE_LIMITER,

@@ -19,6 +19,12 @@ SUITES: dict[str, tuple[str, ...]] = {
     f"{_SCHEDULERS}/core/rate_limiter.py": ("fuzz:rate_limiter", "tests/schedulers", "tests/engine"),
     f"{_SCHEDULERS}/core/deadlines.py": ("fuzz:deadlines", "fuzz:scheduler_default", "tests/schedulers", "tests/engine"),
     f"{_SCHEDULERS}/core/contract.py": ("fuzz:scheduler_default", "fuzz:sequence_direct", "tests/schedulers", "tests/engine"),
+    f"{_SCHEDULERS}/core/engine_core.py": (
+        "fuzz:scheduler_engine",
+        "tests/schedulers/test_engine_core.py",
+        "tests/engine/test_engines.py",
+    ),
+    "data/tpy_data/generation/core/*.py": ("tests/unit/test_generation.py", "tests/engine/test_engines.py"),
     f"{_SCHEDULERS}/core/*.py": ("fuzz:scheduler_default", "fuzz:scheduler_dynamic", "tests/schedulers", "tests/engine"),
     f"{_SCHEDULERS}/*driver.py": ("tests/schedulers", "tests/engine", "tests/simulation"),
     "data/tpy_data/cache/core/*.py": ("fuzz:response_cache", "fuzz:cache_entry", "tests/cache", "tests/engine"),

@@ -105,8 +105,11 @@ VERBS: list[tuple[Callable[[SchedulerDriver], None], tuple[object, ...]]] = [
     (lambda driver: driver.done(4, [1, 5]), ("done", 4, 0, [1, 5])),
     (lambda driver: driver.recall(), ("recall", 0)),
     (lambda driver: driver.reschedule(TICKET), ("reschedule", TICKET, 0)),
-    (lambda driver: driver.add_instance(4), ("add_instance", 4, 0, ("prefetch", False), ("credit", 1))),
-    (lambda driver: driver.add_instance(4, prefetch=True, credit=2), ("add_instance", 4, 0, ("prefetch", True), ("credit", 2))),
+    (lambda driver: driver.add_instance(4), ("add_instance", 4, 0, ("prefetch", False), ("credit", 1), ("tokens", 0))),
+    (
+        lambda driver: driver.add_instance(4, prefetch=True, credit=2, tokens=9),
+        ("add_instance", 4, 0, ("prefetch", True), ("credit", 2), ("tokens", 9)),
+    ),
     (lambda driver: driver.remove_instance(4), ("remove_instance", 4, 0)),
     (lambda driver: driver.retire_instance(4), ("retire_instance", 4, 0)),
     (lambda driver: driver.refuse_waiting(), ("refuse_waiting", 0)),

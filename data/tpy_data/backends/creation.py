@@ -6,12 +6,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
 from tpy.backend import Backend, BackendFactory, BackendSettings
 from tpy.errors import Internal, TpyError, Unavailable
+
+if TYPE_CHECKING:
+    from tpy.backend.engine import EngineBackend
 
 
 class BackendOrigin(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,10 +78,16 @@ def load_factory(origin: BackendOrigin, name: str) -> BackendFactory:
 
 
 def create_backend(origin: BackendOrigin, settings: BackendSettings) -> Backend:
-    """Raises as `load_factory`, and whatever TpyError the factory raises."""
+    """The backend; one of engines as a backend that serves them. Raises as `load_factory`, and what TpyError the factory
+    raises."""
     factory = load_factory(origin, settings.name)
     try:
-        return factory(settings)
+        made = factory(settings)
+        if made.capabilities.engine:
+            from tpy_data.backends.engines import ServedEngines  # most servers have none
+
+            return ServedEngines(cast("EngineBackend", made))
+        return made
     except TpyError:
         raise
     except ImportError as error:

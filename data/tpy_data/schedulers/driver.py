@@ -114,10 +114,10 @@ class SchedulerDriver:
         self._core.reschedule(ticket, self._now())
         self._perform()
 
-    def add_instance(self, instance: int, *, prefetch: bool = False, credit: int = 1) -> None:
+    def add_instance(self, instance: int, *, prefetch: bool = False, credit: int = 1, tokens: int = 0) -> None:
         """A new idle instance. `prefetch`: it may hold batches that it is not to start soon; `credit`: it starts so many at a
-        time."""
-        self._core.add_instance(instance, self._now(), prefetch=prefetch, credit=credit)
+        time; `tokens`: an engine has room for so many."""
+        self._core.add_instance(instance, self._now(), prefetch=prefetch, credit=credit, tokens=tokens)
         self._perform()
 
     def remove_instance(self, instance: int) -> None:

@@ -73,7 +73,7 @@ class GatedDriver(SchedulerDriver):
         self._leaving: set[int] = set()
         gate.take(self._take)
 
-    def add_instance(self, instance: int, *, prefetch: bool = False, credit: int = 1) -> None:
+    def add_instance(self, instance: int, *, prefetch: bool = False, credit: int = 1, tokens: int = 0) -> None:
         """A new idle instance. Its credit is one batch, whenever the gate grants it: others may have a better claim to what it
         holds."""
         self._gate.add(instance)

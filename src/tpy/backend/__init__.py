@@ -2,7 +2,8 @@
 
 A backend is found by entry point (group `tpy.backends`, name = the backend's name, value = a callable that takes
 `BackendSettings` and returns a `Backend`). It imports this package, `tpy.messages`, `tpy.devices`, `tpy.config` and `tpy.errors`,
-nothing else of the server. `tpy.testing.conformance` is the suite that every backend passes.
+nothing else of the server. `tpy.testing.conformance` is the suite that every backend passes. Engines of language models, which
+step instead of executing batches, have their contract in `tpy.backend.engine`.
 """
 
 from tpy.backend.batching import BATCH_INPUT_RANKS, Batching, batching_of, gather, scatter
@@ -38,6 +39,7 @@ from tpy.backend.instances import (
     ChecksReadiness,
     DeviceInstance,
     HasHostMemory,
+    LimitedInstance,
     Outcome,
     OverlappingInstance,
     QueuedInstance,
@@ -75,6 +77,7 @@ __all__ = [
     "InstanceFailure",
     "InstancePlacement",
     "Isolation",
+    "LimitedInstance",
     "LoadedModel",
     "LoopCalls",
     "Metric",

@@ -31,7 +31,8 @@ class BackendCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     instance_group on a machine without GPU. `ragged`: takes batches whose inputs with `allow_ragged_batch` differ in shape;
     `batch_io`: feeds its models the tensors of `batch_input` and cuts outputs by `batch_output`. A backend that is ragged without
     it leaves that to its models, as Triton's python backend does. `secondary_devices`: does something with those of a placement.
-    `gpus_unusable`, of a backend whose devices have no GPU: why that is so here, and what to install.
+    `gpus_unusable`, of a backend whose devices have no GPU: why that is so here, and what to install. `engine`: it is an
+    `EngineBackend`.
     """
 
     name: str
@@ -44,6 +45,7 @@ class BackendCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     ragged: bool = False
     batch_io: bool = False
     secondary_devices: bool = False
+    engine: bool = False
     gpus_unusable: str = ""
     version: str = ""
 

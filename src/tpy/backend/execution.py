@@ -32,6 +32,10 @@ class ResponseSender(Protocol):
         """
         ...
 
+    def is_full(self) -> bool:
+        """Returns whether `send` would wait. Any thread."""
+        ...
+
     def watch(self, taken: Callable[[int], None], ended: Callable[[], None]) -> None:
         """Be told, on the Trio thread, how many more responses were taken (`taken`), and once when nobody waits any more
         (`ended`: cancelled, timed out, answered in another way; at once when that is so already). Both must return at once.

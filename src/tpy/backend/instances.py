@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from tpy.backend.execution import ExecutionBatch, ExecutionRequest, ExecutionRes
 from tpy.devices import Array, DeviceArray, Devices, Stream
 from tpy.errors import TpyError
 from tpy.messages import Place
+
+if TYPE_CHECKING:
+    from tpy.backend.engine import EngineLimits
 
 
 @runtime_checkable
@@ -74,6 +77,16 @@ class OverlappingInstance(Protocol):
     def credit(self) -> int:
         """The number of batches that a dynamic batcher should give it at a time, at least 1. It is read once, when the instance
         is made."""
+        ...
+
+
+@runtime_checkable
+class LimitedInstance(Protocol):
+    """A ModelInstance may have this as well: that of an engine, which is given no more than it has room for."""
+
+    @property
+    def engine_limits(self) -> EngineLimits | None:
+        """The room of the engine; None for an instance that is not an engine's."""
         ...
 
 

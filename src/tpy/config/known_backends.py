@@ -27,6 +27,7 @@ KNOWN_BACKENDS: Final = (
     KnownBackend("tensorrt", (TENSORRT_PLAN,), "model.plan", is_folder=False, by_suffix=True),
     KnownBackend("onnxruntime", ("onnxruntime_onnx",), "model.onnx", by_suffix=True),
     KnownBackend("openvino", (), "model.xml"),
+    KnownBackend("openvino_genai", (), "model.gguf", is_folder=False, by_suffix=True),
     KnownBackend("pytorch", ("pytorch_libtorch", "libtorch"), "model.pt", is_folder=False, by_suffix=True),
     KnownBackend("pytorch", ("torch_aoti",), "model.pt2", is_folder=False, by_suffix=True),
     KnownBackend("litert", (), "model.tflite", is_folder=False, by_suffix=True),

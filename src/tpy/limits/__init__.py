@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from tpy.limits.cloud import *  # noqa: F403
+from tpy.limits.engines import *  # noqa: F403
 from tpy.limits.grpc import *  # noqa: F403
 from tpy.limits.http import *  # noqa: F403
 from tpy.limits.loading import *  # noqa: F403

@@ -60,6 +60,10 @@ class RecordingSender:
         elif self._taken is not None and self.takes:
             self._taken(1)
 
+    def is_full(self) -> bool:
+        """True when the test does not take what is sent."""
+        return not self.takes
+
     def watch(self, taken: Callable[[int], None], ended: Callable[[], None]) -> None:
         """Tell `taken` of each response as long as `takes`, and `ended` when the test calls `cancel`."""
         self._taken, self._ended = taken, ended

@@ -11,6 +11,7 @@ import trio
 
 from tpy.backend import (
     HasHostMemory,
+    LimitedInstance,
     LoadedModel,
     ModelInstance,
     OverlappingInstance,
@@ -157,6 +158,8 @@ class SupervisedInstance:
             channel = self._channel = self._open_channel(instance, worker)
             slot = InstanceSlot(number, name, channel, worked=self._worked, failed=functools.partial(self._fail, number))
             slot.credit = instance.credit if isinstance(instance, OverlappingInstance) else 1
+            if isinstance(instance, LimitedInstance) and (limits := instance.engine_limits) is not None:
+                slot.credit, slot.tokens = limits.sequences, limits.tokens
             self._slot = slot
             self._recipe.engine.add_instance(slot)
 

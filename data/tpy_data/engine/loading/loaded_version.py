@@ -69,6 +69,7 @@ class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
     content: str = ""
     memory: tuple[MemoryUsage, ...] = ()
     strategy: OpenStrategy | None = None
+    is_engine: bool = False
 
     def unload(self) -> None:
         """Let go of the model, and of its batching strategy. Blocking. Raises what they raise."""
@@ -141,7 +142,7 @@ class Loader:
         samples = make_samples(config, desired.directory, states)
         strategy = self._open_strategy(config, desired, version)
         try:
-            core = make_core(config, self._start_delay, strategy)
+            core = make_core(config, self._start_delay, strategy, engine=backend.capabilities.engine)
             placements = tuple(instance.placement for instance in instances)
             with self.meter.measure(devices_of(placements)) as measured:
                 model = backend.load(msgspec.structs.replace(context, config=config, placements=placements))
@@ -165,6 +166,7 @@ class Loader:
             model=model,
             states=states,
             memory=measured.usage(),
+            is_engine=backend.capabilities.engine,
             strategy=strategy,
         )
 

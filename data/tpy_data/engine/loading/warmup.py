@@ -84,6 +84,10 @@ class _WarmupSender:
         elif self._taken is not None:
             self._taken(1)
 
+    def is_full(self) -> bool:
+        """Never."""
+        return False
+
     def watch(self, taken: Callable[[int], None], ended: Callable[[], None]) -> None:
         """Takes everything at once, and never gives up."""
         self._taken = taken

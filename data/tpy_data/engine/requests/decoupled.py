@@ -231,6 +231,7 @@ class DecoupledRequests:
         self._leave(ticket, stream, by_model=False)
         self._count(ticket, stream)
         self._responder.respond(ticket.sink, ticket.id, error=error)
+        self._let_core_forget()
         self._ends.request_ended()
 
     def _leave(self, ticket: RequestTicket, stream: ResponseStream, *, by_model: bool) -> None:

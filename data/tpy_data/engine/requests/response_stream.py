@@ -172,6 +172,11 @@ class ResponseStream:
                 # Inside, so that responses of several threads arrive in the order in which they were let through.
                 self._hand_off.put(self, Sent(result, final, size, self._hand_off.clock.now_ns()))
 
+    def is_full(self) -> bool:
+        """As `tpy.backend.ResponseSender.is_full`."""
+        with self._room:
+            return self._is_full()
+
     def watch(self, taken: Callable[[int], None], ended: Callable[[], None]) -> None:
         """As `tpy.backend.ResponseSender.watch`."""
         with self._room:

@@ -42,8 +42,9 @@ class InstanceSlot:
     """A running instance as the request path has it. `number` is the scheduler's, and of this instance alone: one that is started
     again gets another. `failed` is called with the reason when the instance can run nothing any more; `worked` after batches that
     it ran without that. `held` counts the batches that it was given and that are not completed, `credit` how many of them it
-    works on at a time, `completed` those that are. It has held its next batch since `busy_since_ns`; `given` is called when it
-    gets one and holds none. `recent` are the last ones that it executed, with their rows."""
+    works on at a time (of an engine: sequences, with so many `tokens`), `completed` those that are. It has held its next batch
+    since `busy_since_ns`; `given` is called when it gets one and holds none. `recent` are the last ones that it executed, with
+    their rows."""
 
     __slots__ = (
         "busy_since_ns",
@@ -56,6 +57,7 @@ class InstanceSlot:
         "name",
         "number",
         "recent",
+        "tokens",
         "worked",
     )
 
@@ -70,13 +72,15 @@ class InstanceSlot:
         self.held = 0
         self.completed = 0
         self.credit = 1
+        self.tokens = 0
         self.busy_since_ns = 0
         self.given: Callable[[], None] | None = None
         self.recent: deque[tuple[int, Execution]] = deque(maxlen=RECENT_BATCHES_MAX)
 
 
 class VersionEngine:
-    """Admits requests, schedules them, runs batches on instances, answers. `run` is a task of its owner's nursery.
+    """Admits requests, schedules them, runs batches on instances, answers. `run` is a task of its owner's nursery. Requests are
+    of the class `make_ticket`, but those of sequences.
 
     `gate` None: instances are not rate limited. `sequences` is there for sequence models: requests carry what their sequence has,
     and a batch can only run on the instance that its sequences are on.
@@ -94,6 +98,7 @@ class VersionEngine:
         gate: ResourceGate | None = None,
         sequences: Sequences | None = None,
         latencies: VersionLatencies | None = None,
+        make_ticket: type[RequestTicket] = RequestTicket,
     ) -> None:
         self.name = config.name
         self.clock = clock
@@ -103,7 +108,7 @@ class VersionEngine:
         self._deliveries = deliveries or Deliveries()
         self._sequences = sequences
         self._admit = Admission(config).admit if sequences is None else sequences.admit
-        self._make_ticket = RequestTicket if sequences is None else sequences.make_ticket
+        self._make_ticket = make_ticket if sequences is None else sequences.make_ticket
         self._outputs = OutputSelection(config)
         self._responder = Responder(config.name, version)
         self._driver = make_driver(core, clock, self)
@@ -180,7 +185,7 @@ class VersionEngine:
         self._slots[slot.number] = slot
         slot.channel.open(functools.partial(self._batches_done, slot))
         self._start(slot)
-        self._driver.add_instance(slot.number, prefetch=True, credit=slot.credit)
+        self._driver.add_instance(slot.number, prefetch=True, credit=slot.credit, tokens=slot.tokens)
 
     def remove_instance(self, number: int) -> None:
         """Give it no more work; sequences that it has are lost. A batch that it runs is still answered. No-op for one that is not

@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from tpy.messages import QueueActivity, SequencePosition
+from tpy_data.generation.core.cost import Cost
 
 
 class Outcome(enum.Enum):
@@ -90,6 +91,7 @@ class Ticket:
     * `timeout_ns`: the caller's timeout, 0 = none. It counts only in queues that allow it, from when the ticket gets there.
     * `deadline_ns`: when the caller is told that it is over, wherever the ticket is then; None = never.
     * `sequence`: where it stands in its sequence, None = in none.
+    * `cost`: the room that it needs in an engine; for EngineCore only.
     Fields below are the core's. `live` is set, by the cores of sequences, before `submit` returns. `ready_ns` is from when the
     delay of a batch counts: since it was submitted or rescheduled or, where it must wait for others of its sequence, since those
     were over.
@@ -101,6 +103,7 @@ class Ticket:
     __slots__ = (
         "arrival",
         "batch_size",
+        "cost",
         "deadline_ns",
         "live",
         "phase",
@@ -123,6 +126,7 @@ class Ticket:
         sequence: SequencePosition | None = None,
     ) -> None:
         self.batch_size = batch_size
+        self.cost = Cost()
         self.signature = signature
         self.priority = priority
         self.timeout_ns = timeout_ns
@@ -216,10 +220,10 @@ class SchedulerCore(Protocol):
     """The verbs. Instances are small integers that the driver gives out. An instance runs the batches that it holds in the order
     in which it got them."""
 
-    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1, tokens: int = 0) -> None:
         """A new idle instance. `prefetch`: while it runs one batch it may hold others, also when they take long. `credit`: the
         number of batches that a dynamic batcher may have it hold at any time, for one that copies a batch while it computes
-        another."""
+        another; of an engine, the sequences that it has room for, and `tokens` those of all of them (0: any number)."""
         ...
 
     def remove_instance(self, instance: int, now_ns: int) -> None:

@@ -50,7 +50,7 @@ class DefaultCore(PoolCore):
         """As `PoolCore._queued`."""
         return len(self._waiting)
 
-    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1, tokens: int = 0) -> None:
         """A new idle instance; takes the oldest waiting tickets at once."""
         self._expire(now_ns)
         self._revoke_prefetched()

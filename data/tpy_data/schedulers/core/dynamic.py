@@ -90,7 +90,7 @@ class DynamicCore(PoolCore):
         """As `PoolCore._queued`."""
         return self._queue.count
 
-    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1, tokens: int = 0) -> None:
         """A new idle instance."""
         self._expire(now_ns)
         self._pool.add(instance, credit=credit)

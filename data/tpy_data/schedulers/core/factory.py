@@ -7,21 +7,29 @@ from tpy.errors import Unsupported
 from tpy_data.schedulers.core.contract import BatchStrategy, SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
-from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, StartDelay, dynamic_options
+from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, StartDelay, dynamic_options, engine_options
 from tpy_data.schedulers.core.sequence_batcher import DirectBatcher, OldestBatcher
 from tpy_data.schedulers.core.sequence_core import SequenceCore
 from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOptions, sequence_options
 
 
-def make_core(config: ModelConfig, delay: StartDelay = NO_START_DELAY, strategy: BatchStrategy | None = None) -> SchedulerCore:
+def make_core(
+    config: ModelConfig, delay: StartDelay = NO_START_DELAY, strategy: BatchStrategy | None = None, *, engine: bool = False
+) -> SchedulerCore:
     """The core for a validated configuration. A model without a scheduler of its own starts without `delay`. A `strategy` is for
-    dynamic batching only.
+    dynamic batching only. `engine`: the model is an engine's, whose `dynamic_batching` says how its requests are queued.
 
     Raises Unsupported, naming the field, for a scheduler that this server does not offer.
     """
     name = config.name
     if config.ensemble_scheduling is not None or config.platform == "ensemble":
         raise Unsupported(f"'ensemble_scheduling' of model '{name}' is not supported by this server")
+    if engine:
+        if config.sequence_batching is not None:
+            raise Unsupported(f"'sequence_batching' of model '{name}' is not supported: its engine schedules sequences of tokens")
+        from tpy_data.schedulers.core.engine_core import EngineCore  # most servers have none
+
+        return EngineCore(engine_options(config))
     if config.sequence_batching is None and config.dynamic_batching is None:
         return DefaultCore()
     if config.sequence_batching is not None:

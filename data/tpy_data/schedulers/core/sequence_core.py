@@ -91,7 +91,7 @@ class SequenceCore:
         self._queued = self._executing = self._sequences = 0
         self._stopped = False
 
-    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1, tokens: int = 0) -> None:
         """A new instance with all its slots; the backlog moves in at once."""
         self._expire(now_ns)
         invariant(instance not in self._instances, f"instance {instance} was added twice")

@@ -22,6 +22,7 @@ from tpy.backend import (
     Outcome,
     WaitingBatch,
 )
+from tpy.backend.engine import EngineLimits
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import WORKER_CHECK_S
 from tpy.process_output import LogLine
@@ -69,7 +70,10 @@ class ProcessInstance:
         state: ImplicitState | None = None,
         execute_limit_s: float | None = None,
     ) -> None:
-        self.has_readiness_check = decode_ready(worker.loaded).is_ready
+        ready = decode_ready(worker.loaded)
+        self.has_readiness_check = ready.is_ready
+        self.engine_limits = None if ready.limits is None else EngineLimits(sequences=ready.limits[0], tokens=ready.limits[1])
+        """As `LimitedInstance.engine_limits`."""
         self._unhealthy = self._end_reason = unhealthy(start.name)
         self._settings = settings
         self._log = log

@@ -26,6 +26,10 @@ class LateAnswer:
         """As `ResponseSender.watch`: `taken` is not called for a final response."""
         self._ended = ended
 
+    def is_full(self) -> bool:
+        """Never: it has one response."""
+        return False
+
     def begin(self, sender: ResponseSender) -> None:
         """The engine waits from now on."""
         sender.watch(_nothing, self._end)

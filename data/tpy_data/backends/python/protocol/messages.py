@@ -48,6 +48,8 @@ class Ready(msgspec.Struct, frozen=True):
 
     is_ready: bool
     """True when the model has a function of this name."""
+    limits: tuple[int, int] | None = None
+    """Of an engine, the sequences and tokens that it has room for."""
 
 
 class Called(msgspec.Struct, frozen=True, array_like=True):

@@ -160,7 +160,7 @@ class Worker:
                 self._calls.phase = SERVING
                 if model.has_readiness_check:
                     ReadinessAnswers(self._connection, model, self._coroutines.run_beside)
-                said = encode({"is_ready": model.has_readiness_check})
+                said = encode({"is_ready": model.has_readiness_check, "limits": model.limits})
         except ModelFailure as failure:
             self._fail(str(failure), failure.code)
         except (TypeError, ValueError) as error:

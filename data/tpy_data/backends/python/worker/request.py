@@ -261,6 +261,11 @@ def cancellation_of(request: Answerable) -> Callable[[], bool]:
     return request._is_cancelled
 
 
+def streamed_answer(request: Answerable) -> StreamedAnswer | None:
+    """The response sink of a request of a decoupled model."""
+    return sink if isinstance(sink := request._sink, StreamedAnswer) else None
+
+
 def single_answers(requests: Sequence[Answerable]) -> list[SingleAnswer | None]:
     """The response sinks that were asked for, of requests of a model that answers once."""
     return [sink if isinstance(sink := request._sink, SingleAnswer) else None for request in requests]

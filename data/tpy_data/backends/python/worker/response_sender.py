@@ -26,10 +26,19 @@ class StreamedAnswer:
     """Belongs to the request and to its senders. When the last of them is gone without the final flag, `dropped` is called, by
     the garbage collector in any thread: it must not wait for anything."""
 
-    __slots__ = ("_deliver", "_dropped", "_ended", "_lock", "is_cancelled")
+    __slots__ = ("_deliver", "_dropped", "_ended", "_lock", "is_cancelled", "is_full")
 
-    def __init__(self, deliver: Deliver, *, is_cancelled: Callable[[], bool], dropped: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        deliver: Deliver,
+        *,
+        is_cancelled: Callable[[], bool],
+        dropped: Callable[[], None],
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.is_cancelled = is_cancelled
+        self.is_full = is_full
+        """Returns whether `send` would wait."""
         self._deliver = deliver
         self._dropped = dropped
         self._ended = False

@@ -54,11 +54,19 @@ class Responses:
 
     def streamed_answer(self, number: int, wanted: Sequence[str] | None) -> StreamedAnswer:
         """The response sink of a request of a decoupled model."""
+        flow = self._flows[number]
         return StreamedAnswer(
             partial(self._deliver, number, wanted),
-            is_cancelled=partial(self.is_ended, self._flows[number]),
+            is_cancelled=partial(self.is_ended, flow),
             dropped=partial(self._drop, number),
+            is_full=partial(self._is_full, flow),
         )
+
+    def _is_full(self, flow: Flow) -> bool:
+        if not flow.window.is_full:
+            return False
+        self._connection.poll()
+        return flow.window.is_full and not flow.ended
 
     def is_ended(self, flow: Flow) -> bool:
         """Returns True when nobody waits for the request any more."""

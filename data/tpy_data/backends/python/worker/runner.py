@@ -38,6 +38,11 @@ class Runner(Protocol[RequestT, ResponseT]):
     @property
     def has_readiness_check(self) -> bool: ...
 
+    @property
+    def limits(self) -> tuple[int, int] | None:
+        """Of an engine, the sequences and tokens that it has room for."""
+        ...
+
     def is_ready(self, run_coroutine: RunCoroutine) -> bool: ...
 
     def requests_of(
@@ -76,6 +81,7 @@ class ModelRunner:
         iterative: bool,
     ) -> None:
         """`iterative`: the model may give requests back."""
+        self.limits = None
         self.phases_ns = 0, 0
         self._name = name
         self._iterative = iterative

@@ -128,8 +128,10 @@ class HostedSender:
     """A ResponseSender over a worker's. `send` waits for a caller who takes nothing, also when it is told not to wait: what may
     be on its way is bounded here, and nowhere else."""
 
-    def __init__(self, sender: InferenceResponseSender) -> None:
+    def __init__(self, sender: InferenceResponseSender, is_full: Callable[[], bool] = lambda: False) -> None:
         self._sender = sender
+        self.is_full = is_full
+        """As `ResponseSender.is_full`."""
         self._taken: Callable[[int], None] | None = None
 
     def send(self, result: ExecutionResult | None, *, final: bool, wait: bool = True) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
+import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +19,12 @@ from tpy.backend import (
     ExecutionBatch,
     ExecutionResult,
     InstanceFailure,
+    LimitedInstance,
     LoadedModel,
     ModelContext,
     ModelInstance,
     PhaseTimes,
+    WatchedInstance,
     flaw_of,
     state_specs,
 )
@@ -32,13 +38,16 @@ from ..core.batch import Segment
 from ..failure_log import FailureLog
 from ..failures import ModelFailure
 from ..messages import Read
-from ..request import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+from ..request import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, streamed_answer
 from ..response import InferenceResponse
 from ..runner import InstanceLost, RunCoroutine
 from .calls import HostedCalls
 from .metrics import HostedMetrics
 from .order import HostedContext, HostingAnswer, HostingOrder, decode_order, pack, unpack
 from .requests import HostedRequest, HostedSender, answer_of, code_of, failed, new_states, requests_of
+
+ENDED_BY_INSTANCE = 70
+"""The exit status of a worker whose instance has come to its end by itself (EX_SOFTWARE)."""
 
 
 def describe(text: str) -> str:
@@ -75,6 +84,7 @@ class HostedRunner:
         self._batches = hosted.config.max_batch_size > 0
         self.phases_ns = 0, 0
         self._open = contextlib.ExitStack()
+        self._closing = threading.Event()
         try:
             with contextlib.ExitStack() as opened:
                 backend: Backend = create_backend(order.origin, order.backend_settings())
@@ -89,6 +99,15 @@ class HostedRunner:
         except BaseException as error:
             self._failures.report("load", error)
             raise ModelFailure(exception_text(error)) from error
+        if isinstance(self._instance, WatchedInstance) and (end := self._instance.end_fileno()) >= 0:
+            threading.Thread(target=_end_with, args=(self._instance, end, self._closing), daemon=True).start()
+
+    @property
+    def limits(self) -> tuple[int, int] | None:
+        """As `Runner`."""
+        if not isinstance(self._instance, LimitedInstance) or self._instance.engine_limits is None:
+            return None
+        return self._instance.engine_limits.sequences, self._instance.engine_limits.tokens
 
     @property
     def has_readiness_check(self) -> bool:
@@ -121,7 +140,7 @@ class HostedRunner:
 
     def start(self, requests: list[HostedRequest]) -> list[int]:
         """As `Runner`. Raises InstanceLost as well."""
-        senders = [HostedSender(request.get_response_sender()) for request in requests]
+        senders = [_sender_of(request) for request in requests]
         for request, sender in zip(requests, senders, strict=True):
             request.sender = sender
         given_back = []
@@ -147,6 +166,7 @@ class HostedRunner:
 
     def finalize(self) -> None:
         """Close the instance, unload the model, close the backend; errors are logged."""
+        self._closing.set()
         try:
             self._open.close()
         except BaseException as error:
@@ -196,6 +216,13 @@ class HostedRunner:
         return ExecutionResult([*result.outputs, *states], parameters=result.parameters)
 
 
+def _sender_of(request: HostedRequest) -> HostedSender:
+    sink = streamed_answer(request)
+    return (
+        HostedSender(request.get_response_sender()) if sink is None else HostedSender(request.get_response_sender(), sink.is_full)
+    )
+
+
 def _model_context(order: HostingOrder, hosted: HostedContext) -> ModelContext:
     known = context.current()
     assert known is not None
@@ -213,6 +240,15 @@ def _model_context(order: HostingOrder, hosted: HostedContext) -> ModelContext:
         metrics=HostedMetrics(known.metrics),
         server=None if known.calls is None else HostedCalls(known.calls),
     )
+
+
+def _end_with(instance: WatchedInstance, end: int, closing: threading.Event) -> None:
+    """End the worker when its instance has ended by itself: the server then makes another one."""
+    select.select([end], [], [])
+    if not closing.is_set():
+        sys.stderr.write(f"{instance.end_reason}\n")
+        sys.stderr.flush()
+        os._exit(ENDED_BY_INSTANCE)
 
 
 def _failed_to_process(instance: str, error: BaseException) -> str:

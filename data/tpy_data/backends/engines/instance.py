@@ -1,0 +1,146 @@
+"""EngineInstance: the thread in which an engine steps, as an instance of the server's."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
+from tpy.backend.engine import Engine, EngineLimits
+from tpy.errors import Internal, TpyError, Unavailable
+from tpy.limits import INSTANCE_CLOSE_S_MAX
+from tpy.units import NS_PER_S
+from tpy_data.backends.engines.loop import StepLoop
+from tpy_data.backends.engines.metrics import EngineMetrics
+from tpy_data.exception_text import exception_text
+
+Log = Callable[[str, str], None]
+
+_LOOKS: Final = 4
+"""Times that a step is looked at before it takes too long."""
+
+
+class EngineInstance:
+    """A `ModelInstance`, `WatchedInstance` and `LimitedInstance`. `execute` hands requests over and returns; they are answered by
+    their senders. When the engine raises from a step, or does not return from one in `step_limit_s`, its requests fail and
+    `end_fileno` becomes readable: the server makes another instance."""
+
+    def __init__(self, make: Callable[[], Engine], *, name: str, metrics: EngineMetrics, step_limit_s: float, log: Log) -> None:
+        """Makes the engine, in the thread that it will run in. Raises what that raises."""
+        self.end_reason = f"the engine of instance '{name}' has ended"
+        self._name = name
+        self._make = make
+        self._metrics = metrics
+        self._step_limit_s = step_limit_s
+        self._log = log
+        self._loop: StepLoop | None = None
+        self._refusals: list[BaseException] = []
+        self._limits = EngineLimits(sequences=1)
+        self._made = threading.Event()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._ended = threading.Event()
+        self._readable, self._writable = os.pipe()
+        self._thread = threading.Thread(target=self._run, name=f"engine of {name}", daemon=True)
+        self._thread.start()
+        self._made.wait()
+        if self._refusals:
+            self._thread.join()
+            self._close_pipe()
+            raise self._refusals[0]
+        self._watch = threading.Thread(target=self._watch_steps, name=f"watch of {name}", daemon=True)
+        self._watch.start()
+
+    @property
+    def engine_limits(self) -> EngineLimits:
+        """As `LimitedInstance.engine_limits`."""
+        return self._limits
+
+    def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
+        """Hand the requests to the engine. Raises InstanceFailure when it has ended."""
+        loop = self._loop
+        if loop is None or loop.failure is not None:
+            raise InstanceFailure(self.end_reason, begun=False)
+        loop.give(batch.requests)
+        with self._wake:
+            self._wake.notify()
+        return ()
+
+    def end_fileno(self) -> int:
+        """As `WatchedInstance.end_fileno`."""
+        return self._readable
+
+    def close(self) -> None:
+        """Requests that have not ended fail. Waits for the step that is going on, but not for ever."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join(INSTANCE_CLOSE_S_MAX / 2)
+        if self._thread.is_alive():
+            self._log("error", f"{self._name}: the engine does not return from a step and is left behind")
+        self._ended.set()
+        self._watch.join()
+        self._close_pipe()
+
+    # The engine's thread
+
+    def _run(self) -> None:
+        try:
+            engine = self._make()
+        except BaseException as error:
+            self._refusals.append(error)
+            self._made.set()
+            return
+        try:
+            self._limits = engine.limits()
+            loop = self._loop = StepLoop(engine, self._metrics, time.monotonic_ns)
+            self._made.set()
+            self._step(loop)
+        except BaseException as error:  # what an engine may raise is not known
+            self._fail(error if isinstance(error, TpyError) else Internal(f"the engine failed: {exception_text(error)}"))
+        finally:
+            self._made.set()
+            try:
+                engine.close()
+            except Exception as error:
+                self._log("error", f"{self._name}: closing the engine failed: {exception_text(error)}")
+            self._metrics.close()
+
+    def _step(self, loop: StepLoop) -> None:
+        while loop.failure is None:
+            with self._wake:
+                while loop.is_idle and not self._stopping:
+                    self._wake.wait()
+                if self._stopping:
+                    break
+            loop.turn()
+        if loop.failure is None:
+            loop.fail(Unavailable(f"instance '{self._name}' is closed"))
+
+    # The thread that watches
+
+    def _watch_steps(self) -> None:
+        limit_s = self._step_limit_s
+        loop = self._loop
+        assert loop is not None
+        while not self._ended.wait(limit_s / _LOOKS):
+            began_ns = loop.step_began_ns
+            if began_ns and time.monotonic_ns() - began_ns > limit_s * NS_PER_S and loop.failure is None:
+                self._fail(Internal(f"the engine did not return from a step within {limit_s:g} s"))
+
+    def _fail(self, error: TpyError) -> None:
+        """Once, by whichever thread notices."""
+        loop = self._loop
+        self.end_reason = f"instance '{self._name}': {error.message}"
+        if loop is not None and loop.failure is None:
+            self._log("error", self.end_reason)
+            loop.fail(error)
+            os.write(self._writable, b"x")
+
+    def _close_pipe(self) -> None:
+        os.close(self._readable)
+        if not self._thread.is_alive():  # else it may still write
+            os.close(self._writable)

@@ -1,0 +1,1 @@
+"""Requests to engines as values: what was asked for, what it costs, what is answered. `core` is sans-IO."""

@@ -1,0 +1,1 @@
+"""Sans-IO: no clock, loop, thread, socket, file, log, randomness."""

@@ -1,0 +1,22 @@
+"""The suite of engines, on the fake one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tpy.backend.engine import EngineRequest
+from tpy.testing.engine_conformance import EngineConformance, EngineUnderTest
+from tpy.testing.fake_engine import FakeEngine
+
+
+class TestFakeEngine(EngineConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def subject(cls) -> EngineUnderTest:
+        return EngineUnderTest(
+            create=FakeEngine,
+            prompt=lambda number: f"tell me story number{number}",
+            too_long="word " * 200,
+            refused={"impossible": EngineRequest(id=0, prompt="impossible"), "empty": EngineRequest(id=0, prompt="")},
+            failing=EngineRequest(id=0, prompt="fail at once"),
+        )

@@ -1,0 +1,154 @@
+"""Requests to engines as values: what is asked for, what it costs, what is answered; text from tokens."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpy.backend.engine import Delta, Logprob
+from tpy.config import ModelConfig
+from tpy.errors import InvalidArgument
+from tpy.messages import DataType, Tensor
+from tpy_data.backends.openvino_genai.text import TextOfTokens
+from tpy_data.generation.core.answering import Answer
+from tpy_data.generation.core.asking import RETURNS, Asked, asked_of, cost_of, with_inputs_and_outputs
+from tpy_data.generation.core.cost import Cost
+
+
+def inputs(**values: Any) -> dict[str, Tensor]:
+    made = {}
+    for name, value in values.items():
+        if isinstance(value, bool):
+            made[name] = Tensor(name, DataType.BOOL, np.array([value]))
+            continue
+        array = np.empty(1, object)
+        array[0] = value if isinstance(value, bytes) else str(value).encode()
+        made[name] = Tensor(name, DataType.BYTES, array)
+    return made
+
+
+def asked(sampling: dict[str, Any] | None = None, **values: Any) -> Asked:
+    given_inputs = inputs(text_input="a prompt", sampling_parameters=json.dumps(sampling or {}), **values)
+    return asked_of(1, given_inputs, {})
+
+
+def outputs(answer: Answer, *, has_room: bool = True) -> dict[str, list[Any]] | None:
+    result = answer.take(has_room=has_room)
+    return None if result is None else {each.name: each.array.tolist() for each in result.outputs}
+
+
+def test_inputs_and_outputs_are_those_of_vllm_backend() -> None:
+    config = with_inputs_and_outputs(ModelConfig(name="m"))
+    assert [each.name for each in config.input if not each.optional] == ["text_input"]
+    assert {f"return_{name}" for name in RETURNS} <= {each.name for each in config.input}
+    assert {"text_output", *RETURNS} == {each.name for each in config.output}
+    assert config.decoupled
+    assert with_inputs_and_outputs(config) == config
+
+
+def test_settings_are_an_input_or_the_parameters_of_the_request() -> None:
+    assert asked({"max_tokens": 3, "n": 2}).request.max_tokens == 3
+    request = asked_of(1, inputs(text_input="x"), {"max_tokens": "4", "temperature": "0"}).request
+    assert (request.max_tokens, request.sampling["temperature"]) == (4, "0")
+
+
+def test_the_prompt_is_repeated_unless_the_answer_streams_or_it_is_excluded() -> None:
+    assert asked().repeats_prompt
+    assert not asked(stream=True).repeats_prompt
+    assert not asked(exclude_input_in_output=True).repeats_prompt
+    with pytest.raises(InvalidArgument, match="When streaming"):
+        asked(stream=True, exclude_input_in_output=False)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "error"),
+    [
+        ({"logprobs": 21}, "'logprobs' must be an integer from 0 to 20"),
+        ({"n": 129}, "'n' must be an integer from 1 to 128"),
+        ({"max_tokens": 0}, "'max_tokens' must be an integer from 1"),
+        ({"prompt_token_ids": []}, "'prompt_token_ids' must be a list of tokens"),
+        ({"prompt_token_ids": [1, -2]}, "'prompt_token_ids' must be a list of tokens"),
+    ],
+)
+def test_what_is_wrong_is_named(sampling: dict[str, Any], error: str) -> None:
+    with pytest.raises(InvalidArgument, match=error):
+        asked(sampling)
+
+
+def test_a_prompt_must_be_text() -> None:
+    with pytest.raises(InvalidArgument, match="'text_input' is not UTF-8: invalid start byte at byte 1"):
+        asked_of(1, inputs(text_input=b"a\xff"), {})
+
+
+def test_a_request_costs_its_prompt_and_all_that_it_may_generate() -> None:
+    assert cost_of(inputs(text_input="x" * 300, sampling_parameters='{"n": 2, "max_tokens": 50}'), {}) == Cost(2, 201)
+    tokens = json.dumps({"prompt_token_ids": [1, 2, 3], "max_tokens": 5})
+    assert cost_of(inputs(text_input="", sampling_parameters=tokens), {}) == Cost(1, 8)
+    assert cost_of(inputs(text_input="x"), {}) == Cost(1, 17)
+
+
+def test_deltas_are_joined_until_there_is_room() -> None:
+    answer = Answer(asked(stream=True, return_num_output_tokens=True, return_num_input_tokens=True))
+    answer.add(Delta(1, text="a", tokens=1, prompt_tokens=7))
+    assert outputs(answer) == {"text_output": [b"a"], "num_output_tokens": [1], "num_input_tokens": [7]}
+    assert outputs(answer) is None
+    answer.add(Delta(1, text="b", tokens=1, prompt_tokens=7))
+    assert outputs(answer, has_room=False) is None
+    answer.add(Delta(1, text="c", tokens=1, prompt_tokens=7))
+    assert outputs(answer) == {"text_output": [b"bc"], "num_output_tokens": [2], "num_input_tokens": [7]}
+    answer.add(Delta(1, text="d", tokens=1, prompt_tokens=7, finish_reason="stop"))
+    assert answer.is_finished
+    assert outputs(answer, has_room=False) == {"text_output": [b"d"], "num_output_tokens": [1], "num_input_tokens": [7]}
+
+
+def test_without_a_stream_all_sequences_come_together() -> None:
+    answer = Answer(asked({"n": 2}, return_finish_reason=True, return_cumulative_logprob=True, return_logprobs=True))
+    entry = {5: Logprob(-0.5, 1, "x")}
+    answer.add(Delta(1, text="x", tokens=1, prompt_tokens=2, sequence=1, logprobs=[entry], logprob=-0.5))
+    answer.add(Delta(1, text="y", tokens=1, prompt_tokens=2, sequence=0, finish_reason="length"))
+    assert outputs(answer) is None
+    answer.add(Delta(1, tokens=1, sequence=1, finish_reason="stop", logprob=-0.25))
+    found = outputs(answer)
+    assert found is not None
+    assert found["text_output"] == [b"a prompty", b"a promptx"]
+    assert found["finish_reason"] == [b"length", b"stop"]
+    assert found["cumulative_logprob"] == [0.0, -0.75]
+    assert found["logprobs"] == [b"null", b'[{"5": {"logprob": -0.5, "rank": 1, "decoded_token": "x"}}]']
+
+
+def _decode(tokens: list[int]) -> str:
+    """A tokenizer of bytes."""
+    return bytes(tokens).decode("utf-8", "replace")
+
+
+@given(st.text(max_size=30), st.data())
+def test_text_comes_in_whole_characters_and_is_all_there(text: str, data: st.DataObject) -> None:
+    reader = TextOfTokens(_decode)
+    tokens = list(text.replace("\ufffd", "").encode())
+    pieces = []
+    while tokens:
+        count = data.draw(st.integers(1, 4))
+        part, tokens = tokens[:count], tokens[count:]
+        pieces.append(reader.add(part, is_last=not tokens))
+        assert "\ufffd" not in pieces[-1]
+    assert "".join(pieces) == text.replace("\ufffd", "")
+
+
+@given(st.text(alphabet="ab ", max_size=30), st.lists(st.text(alphabet="ab ", min_size=1, max_size=4), min_size=1, max_size=3))
+def test_a_stop_string_and_what_follows_is_left_out(text: str, stops: list[str]) -> None:
+    reader = TextOfTokens(_decode, stops)
+    tokens = list(text.encode())
+    found = "".join([reader.add([token], is_last=place == len(tokens) - 1) for place, token in enumerate(tokens)])
+    ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
+    if not ends:
+        assert found == text
+        assert not reader.is_stopped
+        return
+    read = text[: min(ends)]  # so much was there when the first stop string was whole
+    assert found == read[: min(place for stop in stops if (place := read.find(stop)) >= 0)]
+    assert reader.is_stopped
