@@ -36,6 +36,7 @@ from tpy.messages import (
     RecordingStatus,
     RegionKind,
     Registration,
+    RolloutStatus,
     ServerMetadata,
     TracedRequest,
 )
@@ -236,6 +237,11 @@ class DiagnosticsService(Protocol):
     async def graph(self, model_name: str, version: int | None = None) -> ModelGraph:
         """The graph in the file of a model, of the newest version that is served for None. Raises InvalidArgument for a model or
         version that is not served, Unsupported for other files than ONNX, Internal for one that cannot be read."""
+        ...
+
+    async def rollout(self, model_name: str, action: str = "") -> RolloutStatus:
+        """The rollout of a model, after `action`: "promote" gives all requests to the new version, "roll_back" to the old one.
+        Raises NotFound where no version is rolled out, InvalidArgument for another action."""
         ...
 
     def log_settings(self) -> LogSettings:

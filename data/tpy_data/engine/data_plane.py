@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -42,6 +43,7 @@ from tpy_data.engine.runtimes.runtime import Shared
 from tpy_data.engine.serving.inference import EngineInference
 from tpy_data.engine.serving.serving_table import Served, ServingTable
 from tpy_data.executors.executor import Executor, ThreadExecutor
+from tpy_data.rollouts.rollouts import Rollouts
 from tpy_data.schedulers.core import NO_START_DELAY, StartDelay
 from tpy_data.schedulers.core.rate_limiter import Supply
 
@@ -53,7 +55,8 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`load_threads_max` is --model-load-thread-count, `exit_timeout_ns` --exit-timeout-secs: how long stopping may take, from
     draining to the last unload. `load_retries` is --model-load-retry-count. `server_id` is --id. Without `cache` no
     answers are kept, without `rate_limit` nothing is. `request_timeout` is --request-timeout, `latencies` are the distributions
-    that --metrics-config asks for, `restarts` how failed instances are started again. `start_delay` is for tests."""
+    that --metrics-config asks for, `restarts` how failed instances are started again. `rollout_file` is
+    --rollout-file. `start_delay` is for tests."""
 
     load_threads_max: int = 4
     load_retries: int = 0
@@ -67,6 +70,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout: RequestTimeout = RequestTimeout.QUEUE
     latencies: LatencyOptions = LatencyOptions()
     restarts: RestartOptions = RestartOptions()
+    rollout_file: Path | None = None
 
 
 class DataPlane:
@@ -74,8 +78,15 @@ class DataPlane:
     requests are served. `deliveries` are the blocks in which requests are answered."""
 
     def __init__(
-        self, inference: EngineInference, shared: Shared, metrics: CustomMetrics, calls: EngineCalls, reconciler: Reconciler
+        self,
+        inference: EngineInference,
+        shared: Shared,
+        metrics: CustomMetrics,
+        calls: EngineCalls,
+        reconciler: Reconciler,
+        rollouts: Rollouts,
     ) -> None:
+        self.rollouts = rollouts
         self.inference = inference
         self._reconciler = reconciler
         self._calls = calls
@@ -218,6 +229,7 @@ async def open_data_plane(
     table = ServingTable()
     inference = EngineInference(table, store, clock=clock, model_namespacing=options.model_namespacing)
     calls = EngineCalls(inference, observers)
+    rollouts = await trio.to_thread.run_sync(Rollouts, table, partial(_desired, store), clock, options.rollout_file)
     loader = Loader(
         backends,
         machine=options.machine,
@@ -248,9 +260,10 @@ async def open_data_plane(
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(calls.run, name="repository calls of models")
+            nursery.start_soon(rollouts.run)
             nursery.start_soon(reconciler.run, nursery)
             try:
-                yield DataPlane(inference, shared, metrics, calls, reconciler)
+                yield DataPlane(inference, shared, metrics, calls, reconciler, rollouts)
             finally:
                 inference.stop()
                 table.sequences.let_go()
@@ -261,6 +274,12 @@ async def open_data_plane(
         shared.unloaders.close()
         if shared.cache is not None:
             shared.cache.close()
+
+
+def _desired(store: ModelStateStore, model: ModelId) -> Collection[int]:
+    """The versions that a model is to have."""
+    desired = store.snapshot().desired.get(model)
+    return () if desired is None else desired.versions
 
 
 async def _shut_down(reconciler: Reconciler, timeout_ns: int) -> None:

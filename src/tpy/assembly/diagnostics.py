@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import trio
 
 from tpy import __version__
-from tpy.messages import LogSettings, ModelCounters, ModelExplanation, ModelGraph, ModelStatistics, ServerMetadata
+from tpy.echo import echo
+from tpy.errors import InvalidArgument
+from tpy.messages import LogSettings, ModelCounters, ModelExplanation, ModelGraph, ModelStatistics, RolloutStatus, ServerMetadata
 from tpy.services import TraceTexts, TraceUpdates
 from tpy.telemetry.logs import LogController
 from tpy.telemetry.traces.tracer import Tracer
@@ -62,6 +64,14 @@ class Diagnostics:
         """See DiagnosticsService. One file is read at a time; on a disk that hangs the thread is left behind."""
         path = self._data.model_path(model_name, version)
         return await trio.to_thread.run_sync(read_graph, path, abandon_on_cancel=True, limiter=self._reading)
+
+    async def rollout(self, model_name: str, action: str = "") -> RolloutStatus:
+        """See DiagnosticsService."""
+        rollouts = self._data.rollouts
+        actions = {"": rollouts.status, "promote": rollouts.promote, "roll_back": rollouts.roll_back}
+        if action not in actions:
+            raise InvalidArgument(f"unexpected action '{echo(action)}' for a rollout, expected promote or roll_back")
+        return actions[action](model_name)
 
     def log_settings(self) -> LogSettings:
         """See DiagnosticsService."""

@@ -75,6 +75,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics: MetricsOptions = MetricsOptions()
     cache: CacheOptions | None = None
     rate_limit: Supply | None = None
+    rollout_file: Path | None = None
     start_delay: StartDelay = NO_START_DELAY
     request_timeout: RequestTimeout = RequestTimeout.QUEUE
     restarts: RestartOptions = RestartOptions(wait_s=5.0)

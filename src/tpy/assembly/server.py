@@ -356,6 +356,7 @@ def _open_data_plane(
         model_namespacing=options.control.namespacing,
         cache=options.cache,
         rate_limit=options.rate_limit,
+        rollout_file=options.rollout_file,
         start_delay=options.start_delay,
         request_timeout=options.request_timeout,
         restarts=options.restarts,

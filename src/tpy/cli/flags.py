@@ -220,6 +220,14 @@ FLAGS: tuple[Flag, ...] = (
         successor="--disable-auto-complete-config",
     ),
     _flag("Model repository", "model-load-thread-count", 4, "Models that load at the same time.", minimum=1, maximum=256),
+    _flag(
+        "Model repository",
+        "rollout-file",
+        "",
+        "File that keeps how far rollouts of new versions are (model parameter `rollout`), an addition of tpy: a restarted "
+        "server goes on there. Without it each start begins with the newest version of a model.",
+        metavar="FILE",
+    ),
     _flag("Model repository", "model-load-retry-count", 0, "How often a load that failed is tried again, at once.", minimum=0),
     _flag("Model repository", "model-namespacing", False, "Allow the same model name in several repositories."),
     _flag(

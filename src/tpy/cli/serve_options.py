@@ -170,6 +170,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     instance_restart_wait: int
     crash_loop_failures: int
     crash_loop_minutes: int
+    rollout_file: str
     rate_limit: str
     rate_limit_resource: tuple[str, ...]
     host_policy: tuple[str, ...]
@@ -209,6 +210,7 @@ def server_options(
         frontend_processes=v.frontend_processes,
         metrics=_metrics(v),
         cache=cache_options(v.cache_config, v.response_cache_byte_size, environment, v.cache_directory),
+        rollout_file=Path(v.rollout_file).absolute() if v.rollout_file else None,
         rate_limit=_rate_limit_supply(v.rate_limit, v.rate_limit_resource),
         request_timeout=RequestTimeout(v.request_timeout),
         restarts=RestartOptions(

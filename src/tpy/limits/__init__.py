@@ -479,3 +479,9 @@ PAGE_REASON_CHARACTERS_MAX: Final = 2_000
 
 EMBEDDED_RESPONSES_MAX: Final = 64
 """Responses of one request that wait for a program that has the server in it, before the model that sends them waits."""
+
+ROLLOUT_LOOK_S: Final = 1.0
+"""Seconds between two looks at the gates of rollouts: steps take a minute or more."""
+
+ROLLOUT_FILE_BYTES_MAX: Final = 16 * MIB
+"""The file of rollouts: a hundred bytes a model."""

@@ -41,6 +41,8 @@ from tpy.messages.models import (
     ModelDescription,
     ModelGraph,
     ModelState,
+    RolloutArm,
+    RolloutStatus,
     TensorDescription,
 )
 from tpy.messages.places import HOST, MemoryType, Place
@@ -126,6 +128,8 @@ __all__ = [
     "Residency",
     "ResourceUse",
     "ResponseStatistics",
+    "RolloutArm",
+    "RolloutStatus",
     "SequenceActivity",
     "SequencePosition",
     "ServerMetadata",

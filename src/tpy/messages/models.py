@@ -135,3 +135,26 @@ class ModelGraph(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[GraphTensor, ...] = ()
     nodes: tuple[GraphNode, ...] = ()
     node_count: int = 0
+
+
+class RolloutArm(msgspec.Struct, frozen=True, kw_only=True):
+    """A version in a rollout, with its requests that ended in the present step. `p99_ns` is the 99th percentile of their time."""
+
+    version: int
+    ended: int
+    failed: int
+    p99_ns: int
+
+
+class RolloutStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A rollout: `state` is "running", "promoted" or "rolled back", with the `reason`; the new version gets `percent` of the
+    requests without a version, in step `step` of `steps`."""
+
+    model: str
+    state: str
+    percent: float
+    step: int
+    steps: int
+    reason: str
+    old: RolloutArm
+    new: RolloutArm

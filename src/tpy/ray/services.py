@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tpy.config import ModelConfig
 from tpy.config_forms import ConfigForms
-from tpy.errors import InvariantViolation, NotFound, TpyError
+from tpy.errors import InvariantViolation, NotFound, TpyError, Unsupported
 from tpy.messages import (
     IndexEntry,
     LoadRequest,
@@ -21,6 +21,7 @@ from tpy.messages import (
     ModelStatistics,
     RegionKind,
     Registration,
+    RolloutStatus,
     ServerMetadata,
 )
 from tpy.ray.core.changes import Action, Load, Log, Models, Register, Trace, Unload, Unregister
@@ -193,6 +194,14 @@ class _Diagnostics:
     async def graph(self, model_name: str, version: int | None = None) -> ModelGraph:
         """See DiagnosticsService."""
         return await self._local.graph(model_name, version)
+
+    async def rollout(self, model_name: str, action: str = "") -> RolloutStatus:
+        """See DiagnosticsService: of this replica. Raises Unsupported for an action, which would be this replica's alone."""
+        if action:
+            raise Unsupported(
+                "on Ray each replica decides on its rollouts by what it sees; end one by the model's version_policy"
+            )
+        return await self._local.rollout(model_name)
 
     def log_settings(self) -> LogSettings:
         """See DiagnosticsService."""

@@ -236,6 +236,11 @@ class FrontendSession:
                 return await services.diagnostics.explain(name, version)
             case q.Graph(model_name=name, version=version):
                 return await services.diagnostics.graph(name, version)
+            case q.Rollout(model_name=name, action=action):
+                rollout = await services.diagnostics.rollout(name, action)
+                if action:
+                    await publisher.publish()
+                return rollout
             case q.TraceSettings(model_name=name, updates=updates):
                 settings = await services.diagnostics.trace_settings(name, updates)
                 if updates:

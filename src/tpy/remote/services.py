@@ -22,6 +22,7 @@ from tpy.messages import (
     RecordingStatus,
     RegionKind,
     Registration,
+    RolloutStatus,
     ServerMetadata,
     SystemRegistration,
     TracedRequest,
@@ -130,6 +131,10 @@ class RemoteDiagnostics:
     async def graph(self, model_name: str, version: int | None = None) -> ModelGraph:
         """See DiagnosticsService."""
         return await self._engine.ask(q.Graph(model_name, version), ModelGraph)
+
+    async def rollout(self, model_name: str, action: str = "") -> RolloutStatus:
+        """See DiagnosticsService."""
+        return await self._engine.ask(q.Rollout(model_name, action), RolloutStatus)
 
     def log_settings(self) -> LogSettings:
         """See DiagnosticsService."""

@@ -10,6 +10,7 @@ from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample
 from tpy.telemetry.gpus import GPU_FAMILIES
 from tpy.telemetry.metrics import BATCH_SIZE, DROPPED_LINES, FAMILIES, LATENCY_FAMILIES, REFUSED
 from tpy.telemetry.repositories import REPOSITORY_FAMILIES
+from tpy.telemetry.rollouts import ROLLOUT_FAMILIES
 from tpy.units import KIB
 
 CPU_UTILIZATION = "nv_cpu_utilization"
@@ -24,6 +25,7 @@ SERVER_FAMILIES: Mapping[str, MetricKind] = {
     BATCH_SIZE: MetricKind.HISTOGRAM,
     **GPU_FAMILIES,
     **REPOSITORY_FAMILIES,
+    **ROLLOUT_FAMILIES,
     REFUSED: MetricKind.COUNTER,
     DROPPED_LINES: MetricKind.COUNTER,
     **dict.fromkeys((CPU_UTILIZATION, MEMORY_TOTAL, MEMORY_USED, _PINNED_TOTAL, _PINNED_USED, *CACHE_FAMILIES), MetricKind.GAUGE),

@@ -13,8 +13,7 @@ from tpy.messages import ModelState
 from tpy.messages.allowed import with_hint
 from tpy.state import UNLOADED, ModelStateStore, ObservedVersion
 from tpy_data.engine.sequences.sequence_peers import LiveSequencesOnly
-from tpy_data.engine.serving.served_copy import ServedCopy
-from tpy_data.engine.serving.serving_table import Served, ServingTable
+from tpy_data.engine.serving.serving_table import Answering, Served, ServingTable
 from tpy_data.schedulers.core import Outcome
 
 _REASON_CHARACTERS_MAX = 400
@@ -36,7 +35,7 @@ class EngineInference:
         """Refuse every request from now on, except those of live sequences: the server is stopping."""
         self._stopping = True
 
-    def resolve(self, model_name: str, version: int | None = None) -> ServedCopy | LiveSequencesOnly:
+    def resolve(self, model_name: str, version: int | None = None) -> Answering:
         """As `InferenceService.resolve`."""
         model = self._table.by_name.get(model_name)
         if model is not None and not self._stopping:

@@ -19,6 +19,11 @@ from tpy_data.engine.requests.observed_request import submit_observed
 _numbers = count(1)
 
 
+def next_copy_number() -> int:
+    """A number that no other copy has."""
+    return next(_numbers)
+
+
 class ServedCopy:
     """One for each engine that is switched in, with the description that its requests are decoded by. `nesting` says how many
     ensembles deep it is, 0 for a model that is none. `enforces_timeouts`: the timeout of a request is its deadline."""
@@ -36,7 +41,7 @@ class ServedCopy:
         enforces_timeouts: bool,
         nesting: int = 0,
     ) -> None:
-        self.copy = next(_numbers)
+        self.copy = next_copy_number()
         self.version = version
         self.forms = ConfigForms(config)
         self.description = description

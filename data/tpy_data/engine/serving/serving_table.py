@@ -8,7 +8,9 @@ from typing import NamedTuple, Protocol
 
 from tpy.ids import ModelId, Version
 from tpy.limits import HAVE_SERVED_REMEMBERED_MAX
-from tpy.messages import InstanceActivity, MemoryUsage, ModelCounters
+from tpy.messages import InferenceRequest, InstanceActivity, MemoryUsage, ModelCounters, ModelDescription
+from tpy.services import ResponseSink
+from tpy_data.engine.requests.handle import EngineHandle
 from tpy_data.engine.sequences.sequence_peers import SequencePeers
 from tpy_data.engine.serving.served_copy import ServedCopy
 
@@ -83,21 +85,46 @@ class ServedKey(NamedTuple):
     version: Version
 
 
+class Answering(Protocol):
+    """A `tpy.services.ResolvedModel` for requests without a version: a copy, or what chooses one."""
+
+    @property
+    def copy(self) -> int: ...
+
+    @property
+    def description(self) -> ModelDescription: ...
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
+        """As `ResolvedModel.submit`."""
+        ...
+
+    def hold(self) -> None:
+        """As `ResolvedModel.hold`."""
+        ...
+
+    def release(self) -> None:
+        """As `ResolvedModel.release`."""
+        ...
+
+
 class ServedModel:
     """The versions of a model that are switched in; `newest` is what a request without version gets: one that is ready, if there
-    is any. `resolved` has what requests get that ask for a version, or for None, as far as it accepts them. Immutable: a change
-    makes a new one, so that a switch is one assignment."""
+    is any. `turned` are another one and what answers in its place, while a version is rolled out. `resolved` has what requests
+    get that ask for a version, or for None, as far as it accepts them. Immutable: a change makes a new one, so that a switch is
+    one assignment."""
 
     __slots__ = ("newest", "resolved", "versions")
 
-    def __init__(self, versions: Mapping[int, Served]) -> None:
+    def __init__(self, versions: Mapping[int, Served], turned: tuple[Served, Answering] | None = None) -> None:
         self.versions = dict(sorted(versions.items()))
         ready = [served for served in self.versions.values() if served.ready]
         accepting = [served for served in self.versions.values() if served.accepts]
         usable = ready or accepting
         self.newest: Served | None = usable[-1] if usable else None
-        self.resolved: dict[int | None, ServedCopy] = {served.version: served.served_copy for served in accepting}
-        if self.newest is not None:
+        self.resolved: dict[int | None, Answering] = {served.version: served.served_copy for served in accepting}
+        if turned is not None:
+            self.newest, self.resolved[None] = turned
+        elif self.newest is not None:
             self.resolved[None] = self.newest.served_copy
 
 
@@ -114,6 +141,9 @@ class ServingTable:
         self.sequences = SequencePeers()
         """The live sequences, whatever is switched in."""
         self._watchers: dict[str, list[Callable[[], None]]] = {}
+        self.turn: Callable[[ModelId, ServedModel], tuple[Served, Answering] | None] = lambda model, served: None
+        """Asked at each change of a model: which version requests without one are described by, and what takes them; None: the
+        newest does."""
 
     def watch(self, names: Iterable[str], changed: Callable[[], None]) -> None:
         """Call `changed` whenever a model of one of these names is switched in, out, or refreshed: inside that call, so that
@@ -153,6 +183,11 @@ class ServingTable:
         if served.id in self._by_id:
             self._set(served.id, self._versions(served.id))
 
+    def reconsider(self, model: ModelId) -> None:
+        """`turn` has another answer for this model."""
+        if model in self._by_id:
+            self._set(model, self._versions(model))
+
     def models(self) -> Iterator[tuple[ModelId, ServedModel]]:
         """All, by name."""
         return iter(sorted(self._by_id.items(), key=lambda item: item[0]))
@@ -175,7 +210,9 @@ class ServingTable:
 
     def _set(self, model: ModelId, versions: Mapping[int, Served]) -> None:
         if versions:
-            self._by_id[model] = ServedModel(versions)
+            found = ServedModel(versions)
+            turned = self.turn(model, found)
+            self._by_id[model] = found if turned is None else ServedModel(versions, turned)
         else:
             self._by_id.pop(model, None)
         same_name = self.named(model.name)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tpy.config import describe, not_ready_after
+from tpy.config import describe, not_ready_after, rollout
 from tpy.config.histograms import DEFAULT_BUCKETS
 from tpy.config.instance_groups import check_instance_groups
 from tpy.config.known_backends import PLATFORMS_OF_BACKEND, TENSORRT_PLAN
@@ -129,6 +129,7 @@ def validate(config: ModelConfig, *, source: Source = NO_SOURCE, complete: bool 
     _check_response_cache(report)
     _check_missing_outputs(report)
     _check_not_ready_after(report)
+    _check_rollout(report)
     _check_request_timeout(report)
     _check_metrics(report)
     check_tensors(report, complete=complete)
@@ -184,6 +185,21 @@ def _check_request_timeout(report: Report) -> None:
     if value not in known:
         text = f"unexpected value '{value}' of parameter {PARAMETER} for {report.config.name}"
         report.error(f"parameters[{PARAMETER}]", text, expected=" or ".join(known))
+
+
+def _check_rollout(report: Report) -> None:
+    try:
+        plan = rollout.rollout_plan(report.config)
+    except ValueError as error:
+        text = f"parameter '{rollout.PARAMETER}' of {report.config.name} is no plan of a rollout: {error}"
+        report.error(
+            f"parameters[{rollout.PARAMETER}]", text, expected='a JSON object like {"steps": [{"percent": 10, "seconds": 60}]}'
+        )
+        return
+    policy = report.config.version_policy
+    if plan is not None and policy is not None and policy.latest is not None and policy.latest.num_versions < 2:
+        text = "a rollout needs two versions, and this keeps the newest one only: every new version gets all requests at once"
+        report.warning("version_policy", text)
 
 
 def _check_not_ready_after(report: Report) -> None:

@@ -112,6 +112,7 @@ def create_app(endpoint: InferEndpoint, *, page: bool = False, stopping: trio.Ev
         routes.add("model-repository", f"{prefix}/models/<model>/load", POST=control.load)
         routes.add("model-repository", f"{prefix}/models/<model>/check", POST=control.check)
         routes.add("model-repository", f"{prefix}/models/<model>/unload", POST=control.unload)
+        routes.add("model-repository", f"{prefix}/models/<model>/rollout", GET=control.rollout, POST=control.change_rollout)
     routes.add("logging", "/v2/logging", GET=control.log_settings, POST=control.update_log_settings)
     routes.add("logging", "/v2/logging/tail", GET=control.log_tail)
     for prefix in ("/v2", model):

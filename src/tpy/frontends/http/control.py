@@ -162,6 +162,17 @@ class ControlApi:
         await self._services.repository.unload(model, unload_dependents=dependents)
         return _DONE
 
+    async def rollout(self, request: HttpRequest, *, model: str, repository: str = "") -> HttpReply:
+        _refuse_repository(repository)
+        return json_reply(msgspec.json.encode(await self._services.diagnostics.rollout(model)))
+
+    async def change_rollout(self, request: HttpRequest, *, model: str, repository: str = "") -> HttpReply:
+        _refuse_repository(repository)
+        action = (await self._document(request.body)).get("action")
+        if not isinstance(action, str):
+            raise InvalidArgument('expected {"action": "promote"} or {"action": "roll_back"}')
+        return json_reply(msgspec.json.encode(await self._services.diagnostics.rollout(model, action or "none")))
+
     # Settings
 
     async def log_settings(self, request: HttpRequest) -> HttpReply:

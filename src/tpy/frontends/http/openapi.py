@@ -125,6 +125,11 @@ def _of_the_repository() -> Iterable[Operation]:
         check = "What is wrong with a model's configuration, or with another one for it; nothing is loaded"
         yield Operation(tag, "POST", f"{model}/check", check, "{}", "CheckRequest", "ConfigCheck", errors=(501,))
         yield Operation(tag, "POST", f"{model}/unload", "Unload a model", "{}", "UnloadRequest", errors=_LOAD_ERRORS)
+        rollout = "The rollout of a model's new version"
+        yield Operation(tag, "GET", f"{model}/rollout", rollout, answer="RolloutStatus", errors=(404, 501))
+        end = "End the rollout: `promote` the new version, or `roll_back` to the old one"
+        example = '{"action": "roll_back"}'
+        yield Operation(tag, "POST", f"{model}/rollout", end, example, "RolloutAction", "RolloutStatus", errors=(404, 501))
 
 
 def _of_regions() -> Iterable[Operation]:

@@ -10,7 +10,17 @@ from typing import Final
 import msgspec
 
 from tpy.limits import RECORDING_BYTES_MAX, RECORDING_PATTERNS_MAX, RECORDING_REQUESTS_MAX, RECORDING_SECONDS_MAX
-from tpy.messages import ConfigProblem, Contents, GpuUse, ModelExplanation, ModelGraph, ModelState, RecordingState, TracedRequest
+from tpy.messages import (
+    ConfigProblem,
+    Contents,
+    GpuUse,
+    ModelExplanation,
+    ModelGraph,
+    ModelState,
+    RecordingState,
+    RolloutStatus,
+    TracedRequest,
+)
 from tpy.messages.datatypes import DataType
 
 Schema = dict[str, object]
@@ -158,6 +168,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Explanations": _object({"explanations": _array(reference("ModelExplanation"))}),
     **_of_messages(ModelExplanation),
     **_of_messages(ModelGraph),
+    **_of_messages(RolloutStatus),
+    "RolloutAction": _object({"action": {"type": "string", "enum": ["promote", "roll_back"]}}),
     "InferRequest": _object(
         {"inputs": _array(reference("InferInput"))},
         {"id": _TEXT, "parameters": _PARAMETERS, "outputs": _array(reference("InferRequestedOutput"))},

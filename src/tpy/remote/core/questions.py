@@ -159,6 +159,13 @@ class ServerLoad(msgspec.Struct, frozen=True, array_like=True, tag=23):
     version: int | None
 
 
+class Rollout(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """DiagnosticsService.rollout; answered with the status."""
+
+    model_name: str
+    action: str
+
+
 Question = (
     ModelReady
     | Index
@@ -183,4 +190,5 @@ Question = (
     | Gpus
     | Graph
     | ServerLoad
+    | Rollout
 )

@@ -1,0 +1,173 @@
+"""RolloutCore: which version a request gets while a new one is rolled out, and when that goes on, ends, or is taken back.
+
+Sans-IO: told of the requests' ends and of the time, it decides. One step follows the other; after the last one the new version
+has everything. All numbers of the gates are those of the present step.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import math
+from bisect import bisect_left
+from typing import Final
+
+import msgspec
+
+from tpy.config.rollout import RolloutPlan
+from tpy.units import NS_PER_MS, NS_PER_S
+
+_EDGES_NS: Final = tuple(int(10_000 * 1.05**power) for power in range(400))
+"""From 10 us to about 50 minutes, each 5 % above the one before: so exact is a percentile."""
+
+_LAST: Final = 0.99
+
+
+class Arm(enum.Enum):
+    """The version that a request gets."""
+
+    OLD = "old"
+    NEW = "new"
+
+
+class RolloutState(enum.Enum):
+    """What has become of a rollout."""
+
+    RUNNING = "running"
+    PROMOTED = "promoted"
+    ROLLED_BACK = "rolled back"
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """A change: the state and the share from now on, and why."""
+
+    state: RolloutState
+    percent: float
+    reason: str
+
+
+class ArmCounts:
+    """The requests of one version that have ended in the present step. Latencies in nanoseconds."""
+
+    __slots__ = ("_buckets", "ended", "failed")
+
+    def __init__(self) -> None:
+        self.ended = 0
+        self.failed = 0
+        self._buckets: dict[int, int] = {}
+
+    def count(self, *, failed: bool, latency_ns: int) -> None:
+        """One more."""
+        self.ended += 1
+        self.failed += failed
+        bucket = bisect_left(_EDGES_NS, latency_ns)
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
+
+    def p99_ns(self) -> int:
+        """The 99th percentile of latency, at most 5 % too high; 0 of no requests."""
+        rank, seen = math.ceil(self.ended * _LAST), 0
+        for bucket, number in sorted(self._buckets.items()):
+            seen += number
+            if seen >= rank:
+                return _EDGES_NS[min(bucket, len(_EDGES_NS) - 1)]
+        return 0
+
+
+class RolloutCore:
+    """One rollout. `step` is where it begins: a restarted server goes on with the step that it had."""
+
+    def __init__(self, plan: RolloutPlan, now_ns: int, *, step: int = 0) -> None:
+        self.plan = plan
+        self.state = RolloutState.RUNNING
+        self.reason = ""
+        self.step = min(step, len(plan.steps) - 1)
+        self.counts = {Arm.OLD: ArmCounts(), Arm.NEW: ArmCounts()}
+        self._since_ns = now_ns
+        self._owed = 0.0
+
+    @property
+    def percent(self) -> float:
+        """The share of requests that the new version gets."""
+        if self.state is RolloutState.RUNNING:
+            return self.plan.steps[self.step].percent
+        return 100.0 if self.state is RolloutState.PROMOTED else 0.0
+
+    def choose(self, key: bytes | None = None) -> Arm:
+        """The version for a request: for all of one `key` the same, and where the share grows none goes back. Without key every
+        n-th request in a row gets the new one, so that few requests are shared out as exactly as many."""
+        percent = self.percent
+        if key is not None:
+            share = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest()) / 2**32
+            return Arm.NEW if share * 100 < percent else Arm.OLD
+        self._owed += percent
+        if self._owed < 100:
+            return Arm.OLD
+        self._owed -= 100
+        return Arm.NEW
+
+    def ended(self, arm: Arm, *, failed: bool, latency_ns: int) -> Decision | None:
+        """A request of this version has ended. The decision, if that makes one: the new version has failed too often."""
+        if self.state is not RolloutState.RUNNING:
+            return None
+        counts = self.counts[arm]
+        counts.count(failed=failed, latency_ns=latency_ns)
+        most = self.plan.max_error_percent
+        if arm is not Arm.NEW or not failed or most is None:
+            return None
+        # What has failed is too much of all that the gate asks for, however good the rest of them will be.
+        of = max(counts.ended, self.plan.min_requests)
+        if counts.failed * 100 <= most * of:
+            return None
+        share = 100 * counts.failed / counts.ended
+        return self.roll_back(
+            f"{counts.failed} of {counts.ended} requests failed ({share:.3g} %), more than {most:g} % of {of} may"
+        )
+
+    def tick(self, now_ns: int) -> Decision | None:
+        """The decision that is due at this time."""
+        if self.state is not RolloutState.RUNNING or now_ns < self._due_ns():
+            return None
+        new = self.counts[Arm.NEW]
+        if new.ended < self.plan.min_requests:
+            return None
+        if reason := self._too_slow():
+            return self.roll_back(reason)
+        return self._advance(now_ns, f"{new.ended} requests of the new version ended, {new.failed} of them failed")
+
+    def due_ns(self) -> int | None:
+        """The time of the next look; None: nothing more will be decided."""
+        return self._due_ns() if self.state is RolloutState.RUNNING else None
+
+    def promote(self, reason: str) -> Decision:
+        """The new version gets everything."""
+        return self._end(RolloutState.PROMOTED, reason)
+
+    def roll_back(self, reason: str) -> Decision:
+        """The old version gets everything."""
+        return self._end(RolloutState.ROLLED_BACK, reason)
+
+    def _due_ns(self) -> int:
+        return self._since_ns + int(self.plan.steps[self.step].seconds * NS_PER_S)
+
+    def _too_slow(self) -> str:
+        """The reason why the latencies of the new version are none that it may have; "" where they are."""
+        old_ns, new_ns = self.counts[Arm.OLD].p99_ns(), self.counts[Arm.NEW].p99_ns()
+        plan, shown = self.plan, f"its p99 is {new_ns / NS_PER_MS:.3g} ms"
+        if plan.max_p99_ms is not None and new_ns > plan.max_p99_ms * NS_PER_MS:
+            return f"{shown}, at most {plan.max_p99_ms:g} ms may be"
+        ratio = plan.max_p99_ratio
+        if ratio is not None and self.counts[Arm.OLD].ended >= plan.min_requests and new_ns > ratio * old_ns:
+            return f"{shown}, that of the old version {old_ns / NS_PER_MS:.3g} ms, at most {ratio:g} times as much may be"
+        return ""
+
+    def _advance(self, now_ns: int, reason: str) -> Decision:
+        if self.step + 1 == len(self.plan.steps):
+            return self.promote(reason)
+        self.step += 1
+        self._since_ns = now_ns
+        self.counts = {Arm.OLD: ArmCounts(), Arm.NEW: ArmCounts()}
+        return Decision(self.state, self.percent, reason)
+
+    def _end(self, state: RolloutState, reason: str) -> Decision:
+        self.state, self.reason = state, reason
+        return Decision(state, self.percent, reason)

@@ -1,0 +1,355 @@
+"""Rollouts: the driver of the cores. It says which version answers requests without one, counts how they end, and keeps what was
+decided for the next start of the server."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import msgspec
+import trio
+
+from tpy.clock import Clock
+from tpy.config.rollout import RolloutPlan, rollout_plan
+from tpy.errors import ErrorCode, NotFound, TpyError, Unavailable
+from tpy.files import read_file
+from tpy.ids import ModelId
+from tpy.limits import ROLLOUT_FILE_BYTES_MAX, ROLLOUT_LOOK_S
+from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, RolloutArm, RolloutStatus
+from tpy.services import ResponseSink
+from tpy.telemetry.exposition import MeasuredFamily
+from tpy.telemetry.rollouts import RolloutShare, rollout_families
+from tpy_data.engine.requests.handle import EngineHandle
+from tpy_data.engine.serving.served_copy import ServedCopy, next_copy_number
+from tpy_data.engine.serving.serving_table import Served, ServedModel, ServingTable
+from tpy_data.rollouts.core.rollout import Arm, Decision, RolloutCore, RolloutState
+
+_log = logging.getLogger(__name__)
+
+_OF_CLIENTS = frozenset((ErrorCode.INVALID_ARG, ErrorCode.CANCELLED, ErrorCode.UNSUPPORTED))
+"""Errors that say nothing against a version: the request was wrong, or nobody waits for it."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A model's line in the file: the version that answers, and the newer one with its step and state, 0 for none."""
+
+    version: int
+    new: int = 0
+    step: int = 0
+    state: RolloutState = RolloutState.RUNNING
+    reason: str = ""
+
+
+class _Model:
+    """A model with a plan. `old` is the version that answers; `new` the newer one that is rolled out by `core`, or was. `differs`
+    is the reason why the two cannot share requests, "" if they can: it waits, as both may be about to be loaded anew."""
+
+    __slots__ = ("core", "differs", "kept", "new", "old", "split")
+
+    def __init__(self, old: int, kept: Kept | None) -> None:
+        self.old = old
+        self.kept = kept
+        self.new: Served | None = None
+        self.core: RolloutCore | None = None
+        self.split: Split | None = None
+        self.differs = ""
+
+    def line(self) -> Kept:
+        """What the file has of it."""
+        if self.core is None or self.new is None:
+            return self.kept or Kept(self.old)
+        return Kept(self.old, self.new.version, self.core.step, self.core.state, self.core.reason)
+
+
+class Rollouts:
+    """Those of all models of a data plane. `file` has what was decided, None: it is forgotten with the process. Sets the `turn`
+    of the table. On the Trio thread; `run` is a task of the data plane's nursery."""
+
+    def __init__(
+        self, table: ServingTable, desired: Callable[[ModelId], Collection[int]], clock: Clock, file: Path | None = None
+    ) -> None:
+        """`desired` are the versions that a model is to have. Blocks: reads the file. Raises Unavailable for one that cannot be
+        read."""
+        self._table = table
+        self._desired = desired
+        self._clock = clock
+        self._file = file
+        self._kept = {} if file is None else _read(file)
+        self._models: dict[ModelId, _Model] = {}
+        self._decisions: Counter[tuple[ModelId, RolloutState]] = Counter()
+        self._changed: set[ModelId] = set()
+        self._woken = trio.Event()
+        table.turn = self.turn
+
+    async def run(self) -> None:
+        """Look at what is due, and keep what was decided. Runs until cancelled."""
+        while True:
+            now_ns = self._clock.now_ns()
+            for model, known in tuple(self._models.items()):
+                if known.core is not None and (decision := known.core.tick(now_ns)) is not None:
+                    self._decided(model, known, decision)
+            changed, self._changed, self._woken = self._changed, set(), trio.Event()
+            for model in changed:
+                self._table.reconsider(model)
+            if changed and self._file is not None:
+                await self._keep(self._file)
+            is_running = any(known.core is not None and known.core.due_ns() is not None for known in self._models.values())
+            with trio.move_on_after(ROLLOUT_LOOK_S if is_running else float("inf")):
+                await self._woken.wait()
+
+    def turn(self, model: ModelId, served: ServedModel) -> tuple[Served, ServedCopy | Split] | None:
+        """The version that a request without version is described by, and what takes it; None: the newest, as without rollouts.
+        Called when a version of the model comes or goes."""
+        newest = served.newest
+        plan = None if newest is None else rollout_plan(newest.served_copy.config)
+        if newest is None or plan is None:
+            if self._models.pop(model, None) is not None:
+                self._change(model)
+            return None
+        known = self._models.get(model)
+        if known is None:
+            kept = self._kept.pop(str(model), None)
+            # All that a model has at first is there on purpose, in whichever order its versions are loaded.
+            known = _Model(max(self._desired(model), default=newest.version) if kept is None else kept.version, kept)
+            self._models[model] = known
+            self._change(model)
+        old = served.versions.get(known.old)
+        if old is None or not old.accepts:
+            if known.old not in self._desired(model) and newest.version != known.old:
+                self._went(model, known, newest)
+            return None
+        if newest.version <= known.old:
+            return None
+        if known.new is not newest or known.core is None:
+            self._begin(model, known, old, newest, plan)
+        assert known.core is not None
+        if known.core.state is RolloutState.PROMOTED:
+            known.old, known.new, known.core, known.split = newest.version, None, None, None
+            return None
+        if known.core.state is RolloutState.ROLLED_BACK:
+            return old, old.served_copy
+        if known.split is None or (known.split.old, known.split.new) != (old.served_copy, newest.served_copy):
+            known.split = Split(old.served_copy, newest.served_copy, known.core, self._clock, self._noticer(model, known))
+            known.differs = _difference(old.served_copy.description, newest.served_copy.description)
+            if known.differs:
+                about = {"model": str(model), "new": newest.version, "reason": known.differs}
+                _log.warning("model '%(model)s': version %(new)s gets no requests without a version: %(reason)s", about)
+        return old, old.served_copy if known.differs else known.split
+
+    def status(self, model_name: str) -> RolloutStatus:
+        """The rollout of a model. Raises NotFound where there is none."""
+        _, known, core, new = self._find(model_name)
+        return RolloutStatus(
+            model=model_name,
+            state=core.state.value,
+            percent=0.0 if known.differs else core.percent,
+            step=core.step + 1,
+            steps=len(core.plan.steps),
+            reason=core.reason or known.differs,
+            old=_arm(known.old, core, Arm.OLD),
+            new=_arm(new.version, core, Arm.NEW),
+        )
+
+    def promote(self, model_name: str) -> RolloutStatus:
+        """The new version gets everything from now on. Raises as `status`."""
+        return self._end(model_name, RolloutCore.promote)
+
+    def roll_back(self, model_name: str) -> RolloutStatus:
+        """The old version gets everything from now on, until another new one is there. Raises as `status`."""
+        return self._end(model_name, RolloutCore.roll_back)
+
+    def families(self) -> list[MeasuredFamily]:
+        """The metrics of rollouts; empty where no model has a plan."""
+        shares = [
+            RolloutShare(model.name, known.new.version, known.core.percent)
+            for model, known in sorted(self._models.items())
+            if known.core is not None and known.new is not None
+        ]
+        decisions = {(model.name, state.value): count for (model, state), count in sorted(self._decisions.items(), key=str)}
+        return rollout_families(shares, decisions) if self._models else []
+
+    def _end(self, model_name: str, end: Callable[[RolloutCore, str], Decision]) -> RolloutStatus:
+        model, known, core, _ = self._find(model_name)
+        self._decided(model, known, end(core, "as asked"))
+        status = self.status(model_name)
+        self._table.reconsider(model)
+        return status
+
+    def _find(self, model_name: str) -> tuple[ModelId, _Model, RolloutCore, Served]:
+        for model, known in self._models.items():
+            if model.name == model_name and known.core is not None and known.new is not None:
+                return model, known, known.core, known.new
+        raise NotFound(f"no version of model '{model_name}' is rolled out")
+
+    def _begin(self, model: ModelId, known: _Model, old: Served, new: Served, plan: RolloutPlan) -> None:
+        kept, known.kept = known.kept, None
+        kept = kept if kept is not None and kept.new == new.version else None
+        known.new, known.split = new, None
+        known.core = core = RolloutCore(plan, self._clock.now_ns(), step=0 if kept is None else kept.step)
+        if kept is not None and kept.state is RolloutState.ROLLED_BACK:
+            core.roll_back(kept.reason)
+        else:
+            about = {"model": str(model), "new": new.version, "old": old.version, "percent": core.percent}
+            _log.info("model '%(model)s': version %(new)s gets %(percent)g %% of the requests, version %(old)s the others", about)
+        self._change(model)
+
+    def _went(self, model: ModelId, known: _Model, newest: Served) -> None:
+        """The old version is not to be there any more."""
+        about = {"model": str(model), "new": newest.version, "old": known.old}
+        if known.core is not None and known.core.state is not RolloutState.PROMOTED:
+            _log.warning(
+                "model '%(model)s': version %(old)s is gone, so %(new)s gets all requests; the version_policy can keep both",
+                about,
+            )
+        known.old, known.new, known.core, known.split, known.kept = newest.version, None, None, None, None
+        self._change(model)
+
+    def _noticer(self, model: ModelId, known: _Model) -> Callable[[Decision], None]:
+        return lambda decision: self._decided(model, known, decision)
+
+    def _decided(self, model: ModelId, known: _Model, decision: Decision) -> None:
+        self._decisions[model, decision.state] += 1
+        new = 0 if known.new is None else known.new.version
+        about: dict[str, object] = {"model": str(model), "new": new, "old": known.old, "reason": decision.reason}
+        match decision.state:
+            case RolloutState.RUNNING:
+                about["percent"] = decision.percent
+                _log.info("model '%(model)s': version %(new)s gets %(percent)g %% of the requests: %(reason)s", about)
+            case RolloutState.PROMOTED:
+                _log.info("model '%(model)s': version %(new)s gets all requests: %(reason)s", about)
+            case RolloutState.ROLLED_BACK:
+                _log.error("model '%(model)s': version %(new)s is rolled back, %(old)s gets all requests: %(reason)s", about)
+        self._change(model)
+
+    def _change(self, model: ModelId) -> None:
+        self._changed.add(model)
+        self._woken.set()
+
+    async def _keep(self, file: Path) -> None:
+        lines = {**self._kept, **{str(model): known.line() for model, known in self._models.items()}}
+        content = msgspec.json.format(msgspec.json.encode(lines), indent=2)
+        try:
+            await trio.to_thread.run_sync(_write, file, content)
+        except OSError as error:
+            _log.error("--rollout-file %(file)s cannot be written: %(reason)s", {"file": str(file), "reason": str(error)})
+
+
+class Split:
+    """Two copies of a model, as one `tpy.services.ResolvedModel`: each request gets the one that the core chooses."""
+
+    __slots__ = ("_clock", "_core", "_decided", "copy", "description", "new", "old")
+
+    def __init__(
+        self, old: ServedCopy, new: ServedCopy, core: RolloutCore, clock: Clock, decided: Callable[[Decision], None]
+    ) -> None:
+        self.copy = next_copy_number()
+        self.description = old.description
+        self.old = old
+        self.new = new
+        self._core = core
+        self._clock = clock
+        self._decided = decided
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
+        """As `ResolvedModel.submit`."""
+        arm = self._core.choose(_key(self._core.plan, request))
+        chosen = self.new if arm is Arm.NEW else self.old
+        begun_ns = self._clock.now_ns()
+        try:
+            return chosen.submit(request, _Counted(self, arm, sink, begun_ns, None if arm is Arm.OLD else chosen.description))
+        except TpyError as refusal:
+            self.ended(arm, refusal, begun_ns)
+            raise
+
+    def hold(self) -> None:
+        """See ResolvedModel."""
+        self.old.hold()
+        self.new.hold()
+
+    def release(self) -> None:
+        """See ResolvedModel."""
+        self.old.release()
+        self.new.release()
+
+    def ended(self, arm: Arm, error: TpyError | None, begun_ns: int) -> None:
+        """A request is over."""
+        if error is not None and error.code in _OF_CLIENTS:
+            return
+        decision = self._core.ended(arm, failed=error is not None, latency_ns=self._clock.now_ns() - begun_ns)
+        if decision is not None:
+            self._decided(decision)
+
+
+class _Counted:
+    """Passes responses on, and tells how the last one was. `description` is that of the copy, where the request was decoded for
+    another one."""
+
+    __slots__ = ("_arm", "_begun_ns", "_description", "_sink", "_split")
+
+    def __init__(self, split: Split, arm: Arm, sink: ResponseSink, begun_ns: int, description: ModelDescription | None) -> None:
+        self._split = split
+        self._arm = arm
+        self._sink = sink
+        self._begun_ns = begun_ns
+        self._description = description
+
+    def deliver(self, response: InferenceResponse) -> None:
+        """See ResponseSink."""
+        if response.final:
+            self._split.ended(self._arm, response.error, self._begun_ns)
+        if self._description is not None and response.described_by is None:
+            response = msgspec.structs.replace(response, described_by=self._description)
+        self._sink.deliver(response)
+
+
+def _key(plan: RolloutPlan, request: InferenceRequest) -> bytes | None:
+    """The text by which requests stay together; None: this one is on its own. Those of a sequence always do."""
+    if request.sequence is not None:
+        return str(request.sequence.correlation_id).encode()
+    if plan.sticky == "request_id":
+        return request.id.encode() or None
+    value = request.parameters.get(plan.sticky_parameter) if plan.sticky_parameter else None
+    return None if value is None else str(value).encode()
+
+
+def _difference(old: ModelDescription, new: ModelDescription) -> str:
+    """The reason why requests for the old version cannot be sent to the new one; "": they can."""
+    for kind in ("inputs", "outputs"):
+        before = {each.name: (each.datatype, each.shape) for each in getattr(old, kind)}
+        now = {each.name: (each.datatype, each.shape) for each in getattr(new, kind)}
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                return f"its {kind} are not those of the old version: '{name}' differs"
+    return ""
+
+
+def _arm(version: int, core: RolloutCore, arm: Arm) -> RolloutArm:
+    counts = core.counts[arm]
+    return RolloutArm(version=version, ended=counts.ended, failed=counts.failed, p99_ns=counts.p99_ns())
+
+
+def _read(file: Path) -> dict[str, Kept]:
+    try:
+        return msgspec.json.decode(read_file(file, bytes_max=ROLLOUT_FILE_BYTES_MAX), type=dict[str, Kept])
+    except FileNotFoundError:
+        return {}
+    except (OSError, TpyError, msgspec.MsgspecError) as error:
+        raise Unavailable(f"--rollout-file {file} cannot be read: {error}") from None
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Whole or not at all, whenever the machine stops."""
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with open(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(descriptor)
+        os.replace(name, file)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -1,0 +1,73 @@
+"""The plan of a rollout: how requests without a version go over to a new version of a model, as the parameter `rollout` says."""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Final
+
+import msgspec
+
+from tpy.config.model_config import ModelConfig
+
+PARAMETER: Final = "rollout"
+"""The model parameter that has the plan, a JSON object as RolloutPlan; without it a new version gets all requests at once."""
+
+KEYS: Final = ("correlation_id", "request_id")
+"""The values of `sticky`, beside `parameter:NAME`."""
+
+_OF_PARAMETER: Final = "parameter:"
+_Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+
+
+class RolloutStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`percent` of the requests go to the new version, for at least `seconds`."""
+
+    percent: Annotated[float, msgspec.Meta(gt=0, le=100)]
+    seconds: Annotated[float, msgspec.Meta(ge=0)] = 60.0
+
+
+_STEPS: Final = (RolloutStep(1), RolloutStep(10), RolloutStep(50))
+
+
+class RolloutPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The steps before the new version gets everything, and the gates that it has to pass.
+
+    A step ends when its time is over and the new version has ended `min_requests` in it. The new version is given up as soon as
+    more than `max_error_percent` of its requests have failed, of at least `min_requests`, and at the end of a step also where its
+    99th percentile of latency is above `max_p99_ms`, or above that of the old version times `max_p99_ratio`; None: no such gate.
+
+    `sticky`: requests with the same correlation id, request id or parameter (`parameter:NAME`) get the same version, "": each
+    request is on its own.
+    """
+
+    steps: Annotated[tuple[RolloutStep, ...], msgspec.Meta(min_length=1, max_length=100)] = _STEPS
+    max_error_percent: _Percent | None = 1.0
+    max_p99_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_p99_ratio: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    min_requests: Annotated[int, msgspec.Meta(ge=1)] = 100
+    sticky: str = ""
+
+    @property
+    def sticky_parameter(self) -> str | None:
+        """The name of the request parameter that `sticky` names, if it names one."""
+        return self.sticky.removeprefix(_OF_PARAMETER) if self.sticky.startswith(_OF_PARAMETER) else None
+
+
+def rollout_plan(config: ModelConfig) -> RolloutPlan | None:
+    """The plan of a model; None: it has none. Raises ValueError for one that cannot be, with the reason."""
+    text = config.parameter(PARAMETER, "")
+    return _read(text) if text else None
+
+
+@functools.lru_cache(maxsize=256)
+def _read(text: str) -> RolloutPlan:
+    try:
+        plan = msgspec.json.decode(text, type=RolloutPlan)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+    if plan.sticky and plan.sticky not in KEYS and not plan.sticky_parameter:
+        raise ValueError(f"sticky is '{plan.sticky}', expected {', '.join(KEYS)} or {_OF_PARAMETER}NAME")
+    shares = [step.percent for step in plan.steps]
+    if shares != sorted(shares):
+        raise ValueError(f"the percents of the steps are {', '.join(f'{each:g}' for each in shares)}, expected them to rise")
+    return plan

@@ -1,0 +1,195 @@
+"""A new version gets a share of the requests, and is promoted or rolled back by its gates."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+
+from tests.backends import onnx_models
+
+from .repositories import ModelFolder
+from .server import ServerProcess, run_tpy
+from .waiting import wait_until
+
+CONFIG = """
+backend: "python"
+version_policy: { latest { num_versions: 2 } }
+input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "VERSION" data_type: TYPE_INT32 dims: [ 1 ] } ]
+parameters { key: "rollout" value { string_value: '%s' } }
+"""
+
+MODEL = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.version = int(args["model_version"])
+
+    def execute(self, requests):
+        return [self.answer(int(pb_utils.get_input_tensor_by_name(each, "X").as_numpy()[0])) for each in requests]
+
+    def answer(self, x):
+        if x == self.version:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"version {x} fails"))
+        return pb_utils.InferenceResponse([pb_utils.Tensor("VERSION", np.array([self.version], np.int32))])
+"""
+
+PLAN: dict[str, Any] = {"steps": [{"percent": 50, "seconds": 0}], "min_requests": 20}
+FAILS, WORKS = 2, 0
+"""Inputs with which version 2 fails, and with which it does not."""
+
+
+@contextmanager
+def serving(repository: Path, *flags: str) -> Iterator[ServerProcess]:
+    with ServerProcess("--model-control-mode=explicit", "--load-model=*", *flags, repositories=[repository]) as server:
+        yield server
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> ModelFolder:
+    return ModelFolder(tmp_path / "models", "m").config(CONFIG % json.dumps(PLAN)).file("1/model.py", MODEL)
+
+
+def infer(server: ServerProcess, x: int, count: int, *, version: str = "") -> Counter[object]:
+    """The versions that answered, and errors, over both protocols in turn."""
+    found: Counter[object] = Counter()
+    with triton_http.InferenceServerClient(server.http) as http, triton_grpc.InferenceServerClient(server.grpc) as grpc:
+        for number in range(count):
+            kind, client = ((triton_http, http), (triton_grpc, grpc))[number % 2]
+            given = kind.InferInput("X", [1], "INT32")
+            given.set_data_from_numpy(np.array([x], np.int32))
+            try:
+                answer = client.infer("m", [given], version)
+            except Exception as error:
+                found[str(error).rpartition("] ")[2]] += 1
+            else:
+                named = answer.get_response()
+                named = named["model_version"] if isinstance(named, dict) else named.model_version
+                assert int(named) == answer.as_numpy("VERSION")[0]
+                found[int(named)] += 1
+    return found
+
+
+def begin(server: ServerProcess, model: ModelFolder) -> None:
+    """Load version 2 beside version 1."""
+    model.file("2/model.py", MODEL)
+    with triton_http.InferenceServerClient(server.http) as client:
+        client.load_model("m")
+
+
+def rollout(server: ServerProcess, action: str = "") -> Any:
+    """The answer of the route, or the status of its refusal."""
+    body = json.dumps({"action": action}).encode() if action else None
+    try:
+        with urllib.request.urlopen(f"http://{server.http}/v2/repository/models/m/rollout", body) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def metrics(server: ServerProcess) -> str:
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics") as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_version_that_fails_is_rolled_back(model: ModelFolder, processes: int, tmp_path: Path) -> None:
+    flags = (f"--frontend-processes={processes}", f"--rollout-file={tmp_path / 'rollouts.json'}")
+    with serving(model.path.parent, *flags) as server:
+        assert infer(server, FAILS, 4) == {1: 4}
+        assert rollout(server) == 404, "one version is no rollout"
+        begin(server, model)
+        status = rollout(server)
+        assert (status["state"], status["percent"]) == ("running", 50)
+        assert (status["old"]["version"], status["new"]["version"]) == (1, 2)
+        assert infer(server, WORKS, 10) == {1: 5, 2: 5}
+        assert 'tpy_rollout_percent{model="m",version="2"} 50' in metrics(server)
+
+        assert infer(server, FAILS, 60) == {1: 59, "version 2 fails": 1}, "the gate allows none of 20"
+        status = rollout(server)
+        assert (status["state"], status["percent"]) == ("rolled back", 0)
+        assert status["reason"] == "1 of 6 requests failed (16.7 %), more than 1 % of 20 may"
+        assert infer(server, WORKS, 4, version="2") == {2: 4}, "whoever names a version gets it"
+        assert 'tpy_rollout_decisions_total{model="m",state="rolled back"} 1' in metrics(server)
+        assert "model 'm': version 2 is rolled back, 1 gets all requests: 1 of 6 requests failed" in server.log
+    with serving(model.path.parent, *flags) as server:
+        assert infer(server, WORKS, 10) == {1: 10}, "a restart forgets nothing"
+        model.file("2/model.py", f"{MODEL}\n# mended")
+        with triton_http.InferenceServerClient(server.http) as client:
+            client.load_model("m")
+        assert infer(server, WORKS, 10) == {1: 5, 2: 5}, "a version that was loaded anew has another chance"
+
+
+def test_a_version_that_passes_is_promoted(model: ModelFolder) -> None:
+    with serving(model.path.parent) as server:
+        begin(server, model)
+        assert set(infer(server, WORKS, 41)) == {1, 2}
+        wait_until(lambda: rollout(server) == 404, within_s=30)
+        assert infer(server, WORKS, 10) == {2: 10}
+        assert "model 'm': version 2 gets all requests: 20 requests of the new version ended, 0 of them failed" in server.log
+    with serving(model.path.parent) as server:
+        assert infer(server, WORKS, 4) == {2: 4}, "what is there at the start is there on purpose"
+
+
+def test_it_can_be_ended_by_hand(model: ModelFolder) -> None:
+    with serving(model.path.parent) as server:
+        begin(server, model)
+        assert rollout(server, "pause") == 400
+        assert rollout(server, "promote")["state"] == "promoted"
+        assert infer(server, WORKS, 6) == {2: 6}
+        assert rollout(server, "roll_back") == 404, "it is over"
+
+
+def test_a_new_configuration_is_that_of_both_versions(model: ModelFolder) -> None:
+    with serving(model.path.parent) as server:
+        model.config((CONFIG % json.dumps(PLAN)).replace("dims: [ 1 ]", "dims: [ -1 ]"))
+        begin(server, model)
+        status = rollout(server)
+        assert (status["state"], status["percent"], status["reason"]) == ("running", 50, "")
+        assert infer(server, WORKS, 10) == {1: 5, 2: 5}
+
+
+def test_versions_that_differ_share_no_requests(tmp_path: Path) -> None:
+    """Their inputs and outputs are those of their files: the configuration says nothing of them."""
+    parameters = CONFIG[CONFIG.index("parameters") :] % json.dumps(PLAN)
+    policy = "version_policy: { latest { num_versions: 2 } }"
+    folder = ModelFolder(tmp_path / "models", "m").config(f'backend: "onnxruntime"\n{policy}\n{parameters}')
+    folder.file("1/model.onnx", onnx_models.affine(2.0, 1.0))
+    with serving(folder.path.parent) as server, triton_http.InferenceServerClient(server.http) as client:
+        folder.file("2/model.onnx", onnx_models.gathering())
+        client.load_model("m")
+        status = rollout(server)
+        assert (status["state"], status["percent"]) == ("running", 0)
+        assert status["reason"].startswith("its inputs are not those of the old version: ")
+        assert client.get_model_metadata("m")["inputs"] == client.get_model_metadata("m", "1")["inputs"]
+        assert "model 'm': version 2 gets no requests without a version: its inputs are not" in server.log
+
+
+def test_plans_that_cannot_be(model: ModelFolder) -> None:
+    model.config(CONFIG % '{"steps": []}')
+    checked = run_tpy("check", str(model.path.parent))
+    assert checked.code == 1
+    assert "parameter 'rollout' of m is no plan of a rollout: Expected `array` of length >= 1" in checked.out
+    model.config((CONFIG % "{}").replace("num_versions: 2", "num_versions: 1"))
+    assert "a rollout needs two versions, and this keeps the newest one only" in run_tpy("check", str(model.path.parent)).out
+
+
+def test_a_file_that_cannot_be_read_ends_the_start(model: ModelFolder, tmp_path: Path) -> None:
+    file = tmp_path / "rollouts.json"
+    file.write_text('{"m": {"version": "two"}}')
+    with ServerProcess(f"--rollout-file={file}", repositories=[model.path.parent], expect_exit=1) as server:
+        server.process.wait(60)
+    assert f"--rollout-file {file} cannot be read: Expected `int`, got `str`" in server.log

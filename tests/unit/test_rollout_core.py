@@ -1,0 +1,184 @@
+"""RolloutCore: shares, steps and gates, beside a naive model that counts over lists."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tpy.config import ModelConfig
+from tpy.config.model_config import ModelParameter
+from tpy.config.rollout import RolloutPlan, RolloutStep, rollout_plan
+from tpy.units import NS_PER_MS, NS_PER_S
+from tpy_data.rollouts.core.rollout import Arm, RolloutCore, RolloutState
+
+PLAN = RolloutPlan(steps=(RolloutStep(1, 10), RolloutStep(10, 10), RolloutStep(50, 10)), min_requests=20)
+
+
+def parsed(text: str) -> RolloutPlan | None:
+    return rollout_plan(ModelConfig(name="m", parameters={"rollout": ModelParameter(string_value=text)}))
+
+
+def test_a_plan_is_read_with_its_defaults() -> None:
+    assert rollout_plan(ModelConfig(name="m")) is None
+    plan = parsed('{"steps": [{"percent": 5}], "sticky": "parameter:user"}')
+    assert plan == RolloutPlan(steps=(RolloutStep(5, 60),), sticky="parameter:user")
+    assert (plan.max_error_percent, plan.min_requests, plan.sticky_parameter) == (1.0, 100, "user")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[]", "Expected `object`, got `array`"),
+        ('{"steps": []}', "length >= 1"),
+        ('{"steps": [{"percent": 0}]}', "> 0"),
+        ('{"steps": [{"percent": 101}]}', "<= 100"),
+        ('{"steps": [{"percent": 50}, {"percent": 10}]}', "the percents of the steps are 50, 10, expected them to rise"),
+        ('{"gates": {}}', "unknown field `gates`"),
+        ('{"sticky": "user"}', "sticky is 'user', expected correlation_id, request_id or parameter:NAME"),
+        ('{"max_p99_ms": 0}', "> 0"),
+        ('{"min_requests": 0}', ">= 1"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        parsed(text)
+
+
+@pytest.mark.parametrize("percent", [1, 10, 12.5, 50, 99, 100])
+def test_requests_are_shared_out_evenly(percent: float) -> None:
+    core = RolloutCore(RolloutPlan(steps=(RolloutStep(percent),)), 0)
+    chosen = [core.choose() is Arm.NEW for _ in range(1000)]
+    for begin, end in ((0, 1000), (0, 100), (250, 500), (990, 1000)):
+        assert abs(sum(chosen[begin:end]) - (end - begin) * percent / 100) <= 1
+
+
+def test_a_key_stays_with_its_version_and_none_goes_back() -> None:
+    core = RolloutCore(RolloutPlan(steps=(RolloutStep(10, 0), RolloutStep(50, 0)), min_requests=1), 0)
+    keys = [b"user %d" % number for number in range(4000)]
+    first = {key for key in keys if core.choose(key) is Arm.NEW}
+    assert {key for key in keys if core.choose(key) is Arm.NEW} == first
+    assert abs(len(first) - 400) < 80
+    core.ended(Arm.NEW, failed=False, latency_ns=1)
+    assert core.tick(1) is not None
+    second = {key for key in keys if core.choose(key) is Arm.NEW}
+    assert first < second
+    assert abs(len(second) - 2000) < 150
+
+
+def test_failures_roll_back_at_once_and_within_the_share() -> None:
+    core = RolloutCore(PLAN, 0)
+    assert core.ended(Arm.OLD, failed=True, latency_ns=1) is None, "the old version has no gate"
+    decision = core.ended(Arm.NEW, failed=True, latency_ns=1)
+    assert decision is not None
+    assert (decision.state, decision.percent) == (RolloutState.ROLLED_BACK, 0.0)
+    assert decision.reason == "1 of 1 requests failed (100 %), more than 1 % of 20 may"
+    assert {core.choose() for _ in range(300)} == {Arm.OLD}
+    assert core.ended(Arm.NEW, failed=True, latency_ns=1) is None, "it is over"
+    assert (core.tick(10**18), core.due_ns()) == (None, None)
+
+
+def test_as_many_failures_as_the_gate_allows_are_none() -> None:
+    core = RolloutCore(RolloutPlan(steps=(RolloutStep(10, 0),), max_error_percent=5, min_requests=100), 0)
+    for number in range(100):
+        assert core.ended(Arm.NEW, failed=number < 5, latency_ns=1) is None
+    assert core.ended(Arm.NEW, failed=True, latency_ns=1) is not None
+
+
+@pytest.mark.parametrize(
+    ("gates", "reason"),
+    [
+        ({"max_p99_ms": 5}, "at most 5 ms may be"),
+        ({"max_p99_ratio": 2}, "that of the old version"),
+        ({"max_p99_ms": 50, "max_p99_ratio": 20}, ""),
+    ],
+)
+def test_a_slow_version_is_rolled_back_at_the_end_of_the_step(gates: dict[str, float], reason: str) -> None:
+    core = RolloutCore(RolloutPlan(steps=(RolloutStep(50, 10),), min_requests=10, **gates), 0)
+    for _ in range(10):
+        core.ended(Arm.OLD, failed=False, latency_ns=NS_PER_MS)
+        core.ended(Arm.NEW, failed=False, latency_ns=10 * NS_PER_MS)
+    assert core.tick(10 * NS_PER_S - 1) is None
+    decision = core.tick(10 * NS_PER_S)
+    assert decision is not None
+    assert decision.state is (RolloutState.ROLLED_BACK if reason else RolloutState.PROMOTED)
+    assert reason in decision.reason
+
+
+def test_a_restart_goes_on_with_its_step() -> None:
+    core = RolloutCore(PLAN, 0, step=1)
+    assert (core.step, core.percent) == (1, 10)
+    assert RolloutCore(PLAN, 0, step=9).step == 2, "the plan may have fewer steps by now"
+
+
+class Beside(RuleBasedStateMachine):
+    """The core beside a model that keeps every request of the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = RolloutCore(PLAN, 0)
+        self.now_ns = 0
+        self.since_ns = 0
+        self.step: int | None = 0
+        self.outcome = RolloutState.RUNNING
+        self.new: list[tuple[bool, int]] = []
+
+    @rule(count=st.integers(1, 30), failed=st.booleans(), arm=st.sampled_from(Arm), latency_ns=st.integers(0, 10**10))
+    def requests_end(self, count: int, failed: bool, arm: Arm, latency_ns: int) -> None:
+        for number in range(count):
+            fails = failed and number == 0
+            decision = self.core.ended(arm, failed=fails, latency_ns=latency_ns)
+            if self.outcome is RolloutState.RUNNING and arm is Arm.NEW:
+                self.new.append((fails, latency_ns))
+                bad = sum(each for each, _ in self.new)
+                if fails and bad > 0.01 * max(len(self.new), 20):
+                    self.outcome = RolloutState.ROLLED_BACK
+                    assert decision is not None
+                    continue
+            assert decision is None
+
+    @rule(seconds=st.floats(0, 20))
+    def time_goes_on(self, seconds: float) -> None:
+        self.now_ns += int(seconds * NS_PER_S)
+        decision = self.core.tick(self.now_ns)
+        due = self.now_ns - self.since_ns >= 10 * NS_PER_S and len(self.new) >= 20
+        if self.outcome is not RolloutState.RUNNING or not due:
+            assert decision is None
+            return
+        assert decision is not None
+        assert self.step is not None
+        self.step, self.since_ns, self.new = self.step + 1, self.now_ns, []
+        if self.step == 3:
+            self.outcome = RolloutState.PROMOTED
+
+    @precondition(lambda self: self.outcome is RolloutState.RUNNING)
+    @rule(up=st.booleans())
+    def somebody_ends_it(self, up: bool) -> None:
+        decision = self.core.promote("as asked") if up else self.core.roll_back("as asked")
+        self.outcome = decision.state
+
+    @invariant()
+    def they_agree(self) -> None:
+        assert self.core.state is self.outcome
+        shares = {RolloutState.PROMOTED: 100.0, RolloutState.ROLLED_BACK: 0.0}
+        assert self.core.percent == shares.get(self.outcome, (1.0, 10.0, 50.0, 0.0)[self.step or 0])
+
+
+TestBeside = Beside.TestCase
+TestBeside.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+@given(st.lists(st.integers(0, 3600 * NS_PER_S), min_size=1, max_size=300))
+@settings(max_examples=100, deadline=None)
+def test_the_percentile_is_at_most_five_percent_too_high(latencies: list[int]) -> None:
+    core = RolloutCore(PLAN, 0)
+    for each in latencies:
+        core.ended(Arm.NEW, failed=False, latency_ns=each)
+    exact = sorted(latencies)[math.ceil(len(latencies) * 0.99) - 1]
+    found = core.counts[Arm.NEW].p99_ns()
+    assert min(exact, 45 * 60 * NS_PER_S) <= found
+    assert found <= max(exact * 1.0501, 10_000)
