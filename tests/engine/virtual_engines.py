@@ -19,6 +19,7 @@ from tpy.backend import (
     LoadedModel,
     ModelContext,
     ModelInstance,
+    ModelMetrics,
 )
 from tpy.backend.engine import EngineLimits
 from tpy.config import ModelConfig
@@ -41,7 +42,7 @@ class VirtualEngines:
 
     def __init__(self, nursery: trio.Nursery, make: Callable[[], FakeEngine]) -> None:
         self.instances: list[VirtualInstance] = []
-        self.metrics = CustomMetrics()
+        self.metrics: ModelMetrics = CustomMetrics()
         self._nursery = nursery
         self._make = make
 
@@ -55,6 +56,7 @@ class VirtualEngines:
         return context.config
 
     def load(self, context: ModelContext) -> LoadedModel:
+        self.metrics = context.metrics
         return self
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
@@ -73,6 +75,7 @@ class VirtualEngines:
     def value(self, name: str) -> float:
         """Of a series of all instances together, or the count of a histogram."""
         total = 0.0
+        assert isinstance(self.metrics, CustomMetrics)
         for family in self.metrics.families():
             if family.name == name:
                 for sample in family.samples:

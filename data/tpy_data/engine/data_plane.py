@@ -42,6 +42,7 @@ from tpy_data.engine.runtimes.reconciler import Reconciler
 from tpy_data.engine.runtimes.runtime import Shared
 from tpy_data.engine.serving.inference import EngineInference
 from tpy_data.engine.serving.serving_table import Served, ServingTable
+from tpy_data.engine.versions.version_engine import VersionEngine
 from tpy_data.executors.executor import Executor, ThreadExecutor
 from tpy_data.rollouts.rollouts import Rollouts
 from tpy_data.schedulers.core import NO_START_DELAY, StartDelay
@@ -134,7 +135,17 @@ class DataPlane:
 
     def custom_metrics(self) -> tuple[MeasuredFamily, ...]:
         """The metrics that models measure themselves."""
-        return self._metrics.families()
+        families = self._metrics.families()
+        queued: dict[tuple[str, str], int] = {}
+        for model, versions in self._table.models():
+            for served in versions.versions.values():
+                if isinstance(engine := served.served_copy.engine, VersionEngine) and engine.is_engine:
+                    queued[model.name, str(served.version)] = engine.snapshot().queued
+        if not queued:
+            return families
+        from tpy_data.generation.engine_numbers import with_aliases  # most servers have no engine
+
+        return with_aliases(families, queued)
 
     def cache_statistics(self) -> CacheStatistics | None:
         """Of the response cache as a whole; None: there is none, or it has metrics of its own."""
@@ -144,7 +155,18 @@ class DataPlane:
         self, model_name: str = "", version: int | None = None, *, with_latencies: bool = False
     ) -> Sequence[ModelStatistics]:
         """As `DiagnosticsService.statistics`: of the versions that are switched in. `with_latencies`: also their `latencies`."""
-        return [_statistics(model, served, with_latencies=with_latencies) for model, served in self._served(model_name, version)]
+        rows = [(model, served) for model, served in self._served(model_name, version)]
+        return [self._generated(_statistics(model, served, with_latencies=with_latencies), served) for model, served in rows]
+
+    def _generated(self, row: ModelStatistics, served: Served) -> ModelStatistics:
+        """The statistics of a version, with those of its engines."""
+        engine = served.served_copy.engine
+        if not isinstance(engine, VersionEngine) or not engine.is_engine:
+            return row
+        from tpy_data.generation.engine_numbers import statistics  # most servers have no engine
+
+        generation = statistics(self._metrics.families(), row.name, row.version, row.pending_requests)
+        return msgspec.structs.replace(row, generation=generation)
 
     def counters(self) -> Sequence[ModelCounters]:
         """As `DiagnosticsService.counters`."""

@@ -31,6 +31,7 @@ def index_document(entry: IndexEntry) -> Document:
 def statistics_document(entry: ModelStatistics) -> Document:
     """The statistics of a model version."""
     responses = msgspec.to_builtins(entry.responses)
+    generation: Document = {"generation_stats": dict(entry.generation)} if entry.generation else {}
     return {
         "name": entry.name,
         "version": str(entry.version),
@@ -41,4 +42,5 @@ def statistics_document(entry: ModelStatistics) -> Document:
         "response_stats": {str(row.pop("index")): row for row in responses},
         "batch_stats": msgspec.to_builtins(entry.batches),
         "memory_usage": [{"type": usage.kind, "id": usage.id, "byte_size": usage.byte_size} for usage in entry.memory_usage],
+        **generation,
     }

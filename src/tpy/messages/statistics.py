@@ -165,7 +165,7 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     finishing a batch, where that is long. `load`: demanded over available time of its instances, None without any.
     `instance_restarts`: failed instances that were started again. `latencies` are there for the metrics page only, where
     --metrics-config asks for them.
-    `max_batch_size` is that of its configuration."""
+    `max_batch_size` is that of its configuration. `generation` has the numbers of an engine, by name."""
 
     name: str
     version: int
@@ -187,3 +187,4 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     instance_restarts: int = 0
     latencies: tuple[Latency, ...] = ()
     max_batch_size: int = 0
+    generation: Mapping[str, float] = {}

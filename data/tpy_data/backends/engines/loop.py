@@ -13,11 +13,11 @@ from tpy.errors import Internal, TpyError
 from tpy_data.backends.engines.metrics import EngineMetrics
 from tpy_data.exception_text import exception_text
 from tpy_data.generation.core.answering import Answer
-from tpy_data.generation.core.asking import asked_of
+from tpy_data.generation.core.asking import QUEUED_NS, asked_of
 
 
 class Open:
-    """A request that has not ended. Times are in nanoseconds; `last_ns` is that of its last tokens, 0: none yet."""
+    """A request that has not ended. Times are in nanoseconds; `last_ns` is that of its last tokens, -1: none yet."""
 
     __slots__ = ("answer", "last_ns", "request", "sender", "started_ns")
 
@@ -26,7 +26,7 @@ class Open:
         self.sender = sender
         self.answer = answer
         self.started_ns = started_ns
-        self.last_ns = 0
+        self.last_ns = -1
 
 
 class StepLoop:
@@ -58,7 +58,9 @@ class StepLoop:
             sender = request.sender
             if sender is None:
                 raise Internal("a request to an engine has no sender")
-            self._came.append((request, sender, now_ns))
+            queued_ns = request.parameters.get(QUEUED_NS)
+            came_ns = queued_ns if isinstance(queued_ns, int) and 0 <= queued_ns <= now_ns else now_ns
+            self._came.append((request, sender, came_ns))
         if self.failure is not None:  # maybe after `fail` has looked
             self._refuse_all(self.failure)
 

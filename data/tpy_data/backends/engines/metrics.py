@@ -35,9 +35,9 @@ _COUNTERS: Final = (
     ("tpy_llm_preemptions_total", "Sequences that had to give up their blocks for others"),
 )
 _HISTOGRAMS: Final = (
-    ("tpy_llm_time_to_first_token_seconds", "From when the engine is given a request to its first token", _FIRST_S),
+    ("tpy_llm_time_to_first_token_seconds", "From when a request comes to its first token", _FIRST_S),
     ("tpy_llm_inter_token_seconds", "Between two steps that brought tokens of a request", _BETWEEN_S),
-    ("tpy_llm_request_seconds", "From when the engine is given a request to its last token", _WHOLE_S),
+    ("tpy_llm_request_seconds", "From when a request comes to its last token", _WHOLE_S),
 )
 
 
@@ -65,7 +65,7 @@ class EngineMetrics:
 
     def generated(self, known: Open, tokens: int, now_ns: int) -> None:
         """A step has brought tokens of a request."""
-        if not known.last_ns:
+        if known.last_ns < 0:
             self._count("tpy_llm_prompt_tokens_total", known.answer.prompt_tokens)
             self._series["tpy_llm_time_to_first_token_seconds"].observe((now_ns - known.started_ns) / NS_PER_S)
         else:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
-from tpy.messages import InferenceRequest, Tensor
+from tpy.messages import InferenceRequest, ParameterValue, Tensor
 from tpy.services import ResponseSink
 from tpy_data.engine.requests.ticket import RequestTicket, TicketOwner
-from tpy_data.generation.core.asking import cost_of
+from tpy_data.generation.core.asking import QUEUED_NS, cost_of
 
 
 class EngineTicket(RequestTicket):
-    """See the module."""
+    """See the module. Its parameters say since when it waits, for the times that the engine's instance measures."""
 
-    __slots__ = ()
+    __slots__ = ("_given",)
+
+    @property
+    def parameters(self) -> Mapping[str, ParameterValue]:
+        """The caller's, and QUEUED_NS."""
+        return {**self._given, QUEUED_NS: self.queued_ns}
+
+    @parameters.setter
+    def parameters(self, given: Mapping[str, ParameterValue]) -> None:
+        self._given = given
 
     def __init__(
         self,

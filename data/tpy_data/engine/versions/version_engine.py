@@ -109,12 +109,14 @@ class VersionEngine:
         self._sequences = sequences
         self._admit = Admission(config).admit if sequences is None else sequences.admit
         self._make_ticket = make_ticket if sequences is None else sequences.make_ticket
+        self.is_engine = make_ticket is not RequestTicket
         self._outputs = OutputSelection(config)
         self._responder = Responder(config.name, version)
         self._driver = make_driver(core, clock, self)
         # Those of a decoupled model, and of others those whose answer comes later.
         self._open = DecoupledRequests(clock, self._deliveries, self._responder, self._outputs, self.statistics, self)
         self._decoupled = self._open if config.decoupled else None
+        self._looked_ns = clock.now_ns()
         self._busy_ns = 0  # instance time in which instances held something, up to the last batch of each
         self._load = LoadMeter(clock.now_ns())
         self._slots: dict[int, InstanceSlot] = {}
@@ -207,6 +209,11 @@ class VersionEngine:
     def load(self) -> float:
         """Demanded over available time of its instances, as `LoadMeter` has it."""
         now_ns = self.clock.now_ns()
+        if self.is_engine:  # whose instances hold batches for moments only: the share of their room that is in use
+            room = sum(slot.credit for slot in self._slots.values())
+            share = min(1.0, self.snapshot().executing / room) if room else 0.0
+            self._busy_ns += int(share * len(self._slots) * (now_ns - self._looked_ns))
+            self._looked_ns = now_ns
         busy_ns = self._busy_ns + sum(now_ns - slot.busy_since_ns for slot in self._holders.values())
         executed, refused = self.statistics.executed_and_refused()
         return self._load.look(WorkCounts(busy_ns, executed, refused, self.snapshot().queued), len(self._slots), now_ns)

@@ -22,6 +22,9 @@ from tpy_data.generation.core.cost import Cost
 MAX_TOKENS_DEFAULT: Final = 16
 """vLLM's."""
 
+QUEUED_NS: Final = "tpy_queued_ns"
+"""The parameter by which an instance of an engine is told when a request came, on the clock of the machine."""
+
 _PARSED_AT_ONCE: Final = 64 * KIB
 """Settings that are longer are not parsed for the sake of an estimate."""
 
@@ -132,7 +135,7 @@ def cost_of(inputs: Inputs, parameters: Parameters) -> Cost:
 def _settings(inputs: Inputs, parameters: Parameters) -> dict[str, Any]:
     """`sampling_parameters`, or without that input the parameters of the request. Raises InvalidArgument."""
     if "sampling_parameters" not in inputs:
-        return dict(parameters)
+        return {name: value for name, value in parameters.items() if name != QUEUED_NS}
     try:
         found = msgspec.json.decode(_text(inputs, "sampling_parameters") or b"{}")
     except (msgspec.DecodeError, RecursionError) as error:

@@ -146,6 +146,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "batch_stats": _array(_object({"batch_size": _COUNT, **_COMPUTE})),
         },
         {
+            "generation_stats": {"type": "object", "additionalProperties": {"type": "number"}},
             "response_stats": {"type": "object", "additionalProperties": {"type": "object", "additionalProperties": _DURATION}},
             "memory_usage": _array(_object({"type": _TEXT, "id": _COUNT, "byte_size": _COUNT})),
         },

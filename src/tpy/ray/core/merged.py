@@ -88,7 +88,15 @@ def _sum(a: ModelStatistics, b: ModelStatistics) -> ModelStatistics:
         load=max(loads, default=None),
         instance_restarts=a.instance_restarts + b.instance_restarts,
         max_batch_size=a.max_batch_size,
+        generation={
+            name: (max if name.endswith("_ratio") else _add)(a.generation.get(name, 0), b.generation.get(name, 0))
+            for name in {**a.generation, **b.generation}
+        },
     )
+
+
+def _add(a: float, b: float) -> float:
+    return a + b
 
 
 def _plus(a: Duration, b: Duration) -> Duration:
