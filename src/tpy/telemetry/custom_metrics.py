@@ -12,7 +12,7 @@ import logging
 import math
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from tpy.errors import AlreadyExists, InvalidArgument, Unavailable, Unsupported
 from tpy.limits import (
@@ -97,6 +97,11 @@ class CustomMetric:
         with self._lock:
             series.counts[place] += 1
             series.total += value
+
+    def observe_all(self, values: Iterable[float]) -> None:
+        """More observations of a histogram."""
+        for value in values:
+            self.observe(value)
 
     def value(self) -> float:
         """Of a counter or gauge."""

@@ -42,7 +42,8 @@ _HISTOGRAMS: Final = (
 
 
 class EngineMetrics:
-    """Of one instance: gauges are set when they change, counts are told a few times a second, and when nothing is left to do."""
+    """Of one instance: gauges are set when they change, counts and times are told a few times a second, and when nothing is left
+    to do."""
 
     def __init__(self, metrics: ModelMetrics, *, model: str, version: int, instance: str) -> None:
         labels = {"model": model, "version": str(version), "instance": instance}
@@ -60,6 +61,7 @@ class EngineMetrics:
             raise
         self._shown: dict[str, float] = {}
         self._untold: dict[str, int] = {}
+        self._times: dict[str, list[float]] = {name: [] for name, _, _ in _HISTOGRAMS}
         self._told = EngineLoad()
         self._told_ns = 0
 
@@ -67,16 +69,16 @@ class EngineMetrics:
         """A step has brought tokens of a request."""
         if known.last_ns < 0:
             self._count("tpy_llm_prompt_tokens_total", known.answer.prompt_tokens)
-            self._series["tpy_llm_time_to_first_token_seconds"].observe((now_ns - known.started_ns) / NS_PER_S)
+            self._times["tpy_llm_time_to_first_token_seconds"].append((now_ns - known.started_ns) / NS_PER_S)
         else:
-            self._series["tpy_llm_inter_token_seconds"].observe((now_ns - known.last_ns) / NS_PER_S)
+            self._times["tpy_llm_inter_token_seconds"].append((now_ns - known.last_ns) / NS_PER_S)
         known.last_ns = now_ns
         self._count("tpy_llm_generation_tokens_total", tokens)
 
     def finished(self, known: Open, now_ns: int) -> None:
         """A request has ended."""
         if known.answer.error is None:
-            self._series["tpy_llm_request_seconds"].observe((now_ns - known.started_ns) / NS_PER_S)
+            self._times["tpy_llm_request_seconds"].append((now_ns - known.started_ns) / NS_PER_S)
 
     def stepped(self, load: EngineLoad, now_ns: int) -> None:
         """The engine has made a step, and goes on."""
@@ -133,3 +135,7 @@ class EngineMetrics:
         for name, count in untold.items():
             if count:
                 self._series[name].increment(count)
+        for name, times in self._times.items():
+            if times:
+                self._series[name].observe_all(times)
+                times.clear()

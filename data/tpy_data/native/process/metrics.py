@@ -121,6 +121,11 @@ class _SentMetric:
         self._metric.observe(value)
         self._sender.change("observe", self._number, value)
 
+    def observe_all(self, values: Sequence[float]) -> None:
+        """As `Metric.observe_all`."""
+        for value in values:
+            self.observe(value)
+
     def value(self) -> float:
         """As `Metric.value`."""
         return self._metric.value()

@@ -21,6 +21,7 @@ from tpy_data.backends.python.protocol.messages import (
     LogNotification,
     MetricQuery,
     ModelReadyQuery,
+    ObservedNotification,
     ReadyNotification,
     UnloadQuery,
     ValueQuery,
@@ -118,6 +119,9 @@ class Questions:
                 self._log(notification.level if notification.level in _LEVELS else "info", notification.message)
             case ChangeNotification():
                 self._metrics.change(notification.metric, notification.operation, float(notification.value))
+            case ObservedNotification():
+                for value in notification.values:
+                    self._metrics.change(notification.metric, "observe", value)
             case CloseFamilyNotification():
                 self._metrics.close_family(notification.family)
             case ReadyNotification():

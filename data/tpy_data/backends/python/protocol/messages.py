@@ -127,6 +127,13 @@ class ChangeNotification(msgspec.Struct, frozen=True, tag="change"):
     """A str for what JSON has no number for."""
 
 
+class ObservedNotification(msgspec.Struct, frozen=True, tag="observed"):
+    """Observations of a histogram, all finite."""
+
+    metric: int
+    values: tuple[float, ...]
+
+
 class CloseFamilyNotification(msgspec.Struct, frozen=True, tag="close_family"):
     family: int
 
@@ -136,7 +143,7 @@ class ReadyNotification(msgspec.Struct, frozen=True, tag="ready"):
     error: str
 
 
-Notification = LogNotification | ChangeNotification | CloseFamilyNotification | ReadyNotification
+Notification = LogNotification | ChangeNotification | ObservedNotification | CloseFamilyNotification | ReadyNotification
 
 encode = msgspec.json.Encoder().encode
 decode_ready = msgspec.json.Decoder(Ready).decode

@@ -123,6 +123,11 @@ class DirectMetrics:
         with _as_models_know_it():
             self._table.change(metric, operation, value)
 
+    def observe(self, metric: int, values: list[float]) -> None:
+        with _as_models_know_it():
+            for value in values:
+                self._table.change(metric, "observe", value)
+
     def value(self, metric: int) -> float:
         with _as_models_know_it():
             return self._table.value(metric)

@@ -50,6 +50,9 @@ class MetricClient:
         sent = value if math.isfinite(value) else repr(value)
         self._connection.notify({"type": "change", "metric": metric, "operation": operation, "value": sent})
 
+    def observe(self, metric: int, values: list[float]) -> None:
+        self._connection.notify({"type": "observed", "metric": metric, "values": values})
+
     def value(self, metric: int) -> float:
         return float(self._connection.ask({"type": "value", "metric": metric}))
 

@@ -27,6 +27,10 @@ class MetricPort(Protocol):
         """`operation` is "increment", "set" or "observe", one that the metric's kind has."""
         ...
 
+    def observe(self, metric: int, values: list[float]) -> None:
+        """Several observations of a histogram at once, all finite."""
+        ...
+
     def value(self, metric: int) -> float:
         """The value, with every change that was made before."""
         ...
