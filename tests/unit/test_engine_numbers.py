@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpy.messages import Histogram
+from tpy.messages import Histogram, ModelStatistics
 from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample
 from tpy_data.generation.engine_numbers import statistics, with_aliases
 
@@ -50,11 +50,12 @@ def test_statistics_are_those_of_one_version() -> None:
         ),
         family("other", Sample(_FIRST, 9)),
     ]
-    assert statistics(families, "chat", 1, 2) == {
+    row = ModelStatistics(name="chat", version=1, pending_requests=2)
+    assert statistics(row, families).generation == {
         "generation_tokens_total": 7,
         "kv_cache_usage_ratio": 0.5,
         "inter_token_seconds_count": 3,
         "inter_token_seconds_sum": 0.5,
         "requests_waiting": 3,
     }
-    assert statistics(families, "other", 1, 2) == {}
+    assert statistics(ModelStatistics(name="other", version=1), families).generation == {}

@@ -135,17 +135,20 @@ class DataPlane:
 
     def custom_metrics(self) -> tuple[MeasuredFamily, ...]:
         """The metrics that models measure themselves."""
-        families = self._metrics.families()
-        queued: dict[tuple[str, str], int] = {}
-        for model, versions in self._table.models():
-            for served in versions.versions.values():
-                if isinstance(engine := served.served_copy.engine, VersionEngine) and engine.is_engine:
-                    queued[model.name, str(served.version)] = engine.snapshot().queued
+        families, queued = self._metrics.families(), self._queued_for_engines()
         if not queued:
             return families
         from tpy_data.generation.engine_numbers import with_aliases  # most servers have no engine
 
         return with_aliases(families, queued)
+
+    def _queued_for_engines(self) -> dict[tuple[str, str], int]:
+        return {
+            (model.name, str(served.version)): engine.snapshot().queued
+            for model, versions in self._table.models()
+            for served in versions.versions.values()
+            if isinstance(engine := served.served_copy.engine, VersionEngine) and engine.is_engine
+        }
 
     def cache_statistics(self) -> CacheStatistics | None:
         """Of the response cache as a whole; None: there is none, or it has metrics of its own."""
@@ -155,18 +158,13 @@ class DataPlane:
         self, model_name: str = "", version: int | None = None, *, with_latencies: bool = False
     ) -> Sequence[ModelStatistics]:
         """As `DiagnosticsService.statistics`: of the versions that are switched in. `with_latencies`: also their `latencies`."""
-        rows = [(model, served) for model, served in self._served(model_name, version)]
-        return [self._generated(_statistics(model, served, with_latencies=with_latencies), served) for model, served in rows]
-
-    def _generated(self, row: ModelStatistics, served: Served) -> ModelStatistics:
-        """The statistics of a version, with those of its engines."""
-        engine = served.served_copy.engine
-        if not isinstance(engine, VersionEngine) or not engine.is_engine:
-            return row
+        rows = [_statistics(model, served, with_latencies=with_latencies) for model, served in self._served(model_name, version)]
+        if not self._queued_for_engines():
+            return rows
         from tpy_data.generation.engine_numbers import statistics  # most servers have no engine
 
-        generation = statistics(self._metrics.families(), row.name, row.version, row.pending_requests)
-        return msgspec.structs.replace(row, generation=generation)
+        families = self._metrics.families()
+        return [statistics(row, families) for row in rows]
 
     def counters(self) -> Sequence[ModelCounters]:
         """As `DiagnosticsService.counters`."""

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from tpy.messages import ModelStatistics
 from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample
 
 PREFIX: Final = "tpy_llm_"
@@ -53,12 +54,12 @@ def with_aliases(families: Sequence[MeasuredFamily], queued: Queued) -> tuple[Me
     return tuple(by_name[name] for name in sorted(by_name))
 
 
-def statistics(families: Sequence[MeasuredFamily], model: str, version: int, queued: int) -> Mapping[str, float]:
-    """The numbers of a version, of all its instances together, by our names without the prefix; of a histogram, how many there
-    were and their sum. The KV cache's use is that of the fullest engine."""
+def statistics(row: ModelStatistics, families: Sequence[MeasuredFamily]) -> ModelStatistics:
+    """The statistics of a version with the numbers of its engines, of all its instances together, by our names without the
+    prefix; of a histogram, how many there were and their sum. The KV cache's use is that of the fullest engine."""
     found: dict[str, float] = {}
     for family in families:
-        samples = [each for each in family.samples if _is_of(each, model, version)]
+        samples = [each for each in family.samples if _is_of(each, row)]
         if not family.name.startswith(PREFIX) or not samples:
             continue
         name = family.name.removeprefix(PREFIX)
@@ -71,12 +72,12 @@ def statistics(families: Sequence[MeasuredFamily], model: str, version: int, que
         else:
             found[name] = total
     if found:
-        found["requests_waiting"] = queued + found.pop("requests_preempted", 0)
-    return found
+        found["requests_waiting"] = row.pending_requests + found.pop("requests_preempted", 0)
+    return msgspec.structs.replace(row, generation=found)
 
 
-def _is_of(sample: Sample, model: str, version: int) -> bool:
-    return sample.labels.get("model") == model and sample.labels.get("version") == str(version)
+def _is_of(sample: Sample, row: ModelStatistics) -> bool:
+    return sample.labels.get("model") == row.name and sample.labels.get("version") == str(row.version)
 
 
 def _waiting(families: Sequence[MeasuredFamily], queued: Queued) -> MeasuredFamily:

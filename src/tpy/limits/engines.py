@@ -7,14 +7,13 @@ from typing import Final
 from tpy.units import MIB
 
 ENGINE_QUEUE_MAX: Final = 4096
-"""Requests that wait for room in an engine, at each priority, where the model's configuration says nothing. At 16 at a time and
-two seconds each, the last one waits for eight minutes."""
+"""Requests that wait for an engine at each priority. At 16 at a time of two seconds, the last one waits for eight minutes."""
 
 ENGINE_N_MAX: Final = 128
 """Sequences of one request (`n`)."""
 
 ENGINE_PROMPT_BYTES_MAX: Final = 16 * MIB
-"""Of a prompt. A tokenizer takes about a second for it; no engine has a context of more tokens."""
+"""Of a prompt. A tokenizer takes about a second for it."""
 
 ENGINE_LOGPROBS_MAX: Final = 20
 """Alternatives to a token, as OpenAI's and vLLM's default."""

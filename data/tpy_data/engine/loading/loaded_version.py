@@ -35,6 +35,7 @@ from tpy_data.engine.loading.model_files import InitialStates, read_labels, with
 from tpy_data.engine.loading.placing import Machine, Placed, PlacedInstance, devices_of, place
 from tpy_data.engine.loading.support import refuse_beyond, without_effect
 from tpy_data.engine.loading.warmup import WarmupSample, make_samples
+from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.schedulers.core import NO_START_DELAY, SchedulerCore, StartDelay, make_core
 from tpy_data.strategies import OpenStrategy, find_strategy, open_strategy
 
@@ -69,7 +70,7 @@ class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
     content: str = ""
     memory: tuple[MemoryUsage, ...] = ()
     strategy: OpenStrategy | None = None
-    is_engine: bool = False
+    make_ticket: type[RequestTicket] = RequestTicket
 
     def unload(self) -> None:
         """Let go of the model, and of its batching strategy. Blocking. Raises what they raise."""
@@ -166,7 +167,7 @@ class Loader:
             model=model,
             states=states,
             memory=measured.usage(),
-            is_engine=backend.capabilities.engine,
+            make_ticket=_ticket_of_engines() if backend.capabilities.engine else RequestTicket,
             strategy=strategy,
         )
 
@@ -212,6 +213,12 @@ def _copies_inputs(model: LoadedModel, config: ModelConfig) -> bool:
 
 def _is_cached(config: ModelConfig) -> bool:
     return config.response_cache is not None and config.response_cache.enable
+
+
+def _ticket_of_engines() -> type[RequestTicket]:
+    from tpy_data.engine.requests.engine_ticket import EngineTicket  # most servers have no engine
+
+    return EngineTicket
 
 
 def _scheduled(placed: Placed) -> tuple[PlacedInstance, ...]:

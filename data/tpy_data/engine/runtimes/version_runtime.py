@@ -27,7 +27,6 @@ from tpy_data.engine.instances.supervised_instance import InstanceRecipe
 from tpy_data.engine.loading.loaded_version import LoadedVersion
 from tpy_data.engine.loading.memory_meter import total
 from tpy_data.engine.loading.placing import PlacedInstance
-from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.engine.runtimes.core import Phase
 from tpy_data.engine.runtimes.runtime import FAILED_TO_LOAD, Runtime, Shared
 from tpy_data.engine.sequences.sequence_peers import SequenceHolder
@@ -203,7 +202,7 @@ class VersionRuntime(Runtime):
             gate=gate,
             sequences=sequences,
             latencies=shared.latencies_of(loaded.config),
-            make_ticket=_ticket_of_engines() if loaded.is_engine else RequestTicket,
+            make_ticket=loaded.make_ticket,
         )
 
     def _joined(self, copy: ServedCopy, sequences: Sequences) -> AbstractContextManager[None]:
@@ -339,13 +338,6 @@ class VersionRuntime(Runtime):
         else:
             reason = "" if self._instances is None else self._instances.reason()
             self._move(ModelState.UNAVAILABLE, Internal(reason).reason())
-
-
-def _ticket_of_engines() -> type[RequestTicket]:
-    """Imported for models that need it: most servers have none."""
-    from tpy_data.engine.requests.engine_ticket import EngineTicket
-
-    return EngineTicket
 
 
 def _gated_driver(core: SchedulerCore, clock: Clock, performer: Performer, *, gate: InstanceGate) -> SchedulerDriver:

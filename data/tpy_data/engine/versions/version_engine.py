@@ -210,8 +210,7 @@ class VersionEngine:
         """Demanded over available time of its instances, as `LoadMeter` has it."""
         now_ns = self.clock.now_ns()
         if self.is_engine:  # whose instances hold batches for moments only: the share of their room that is in use
-            room = sum(slot.credit for slot in self._slots.values())
-            share = min(1.0, self.snapshot().executing / room) if room else 0.0
+            share = min(1.0, self.snapshot().executing / max(1, sum(slot.credit for slot in self._slots.values())))
             self._busy_ns += int(share * len(self._slots) * (now_ns - self._looked_ns))
             self._looked_ns = now_ns
         busy_ns = self._busy_ns + sum(now_ns - slot.busy_since_ns for slot in self._holders.values())

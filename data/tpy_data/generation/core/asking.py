@@ -49,6 +49,8 @@ _OUTPUTS: Final = (
     ("num_token_ids", DataType.UINT32, -1),
 )
 
+_decode = msgspec.json.Decoder().decode
+
 Inputs = Mapping[str, Tensor]
 Parameters = Mapping[str, ParameterValue]
 
@@ -137,7 +139,7 @@ def _settings(inputs: Inputs, parameters: Parameters) -> dict[str, Any]:
     if "sampling_parameters" not in inputs:
         return {name: value for name, value in parameters.items() if name != QUEUED_NS}
     try:
-        found = msgspec.json.decode(_text(inputs, "sampling_parameters") or b"{}")
+        found = _decode(_text(inputs, "sampling_parameters") or b"{}")
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidArgument(f"'sampling_parameters' is not JSON: {error}") from None
     if not isinstance(found, dict):

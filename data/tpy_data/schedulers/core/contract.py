@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Hashable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from tpy.messages import QueueActivity, SequencePosition
-from tpy_data.generation.core.cost import Cost
+
+if TYPE_CHECKING:
+    from tpy_data.generation.core.cost import Cost
 
 
 class Outcome(enum.Enum):
@@ -91,7 +93,7 @@ class Ticket:
     * `timeout_ns`: the caller's timeout, 0 = none. It counts only in queues that allow it, from when the ticket gets there.
     * `deadline_ns`: when the caller is told that it is over, wherever the ticket is then; None = never.
     * `sequence`: where it stands in its sequence, None = in none.
-    * `cost`: the room that it needs in an engine; for EngineCore only.
+    * `cost`: the room that it needs in an engine; set for EngineCore only.
     Fields below are the core's. `live` is set, by the cores of sequences, before `submit` returns. `ready_ns` is from when the
     delay of a batch counts: since it was submitted or rescheduled or, where it must wait for others of its sequence, since those
     were over.
@@ -115,6 +117,8 @@ class Ticket:
         "timeout_ns",
     )
 
+    cost: Cost
+
     def __init__(
         self,
         *,
@@ -126,7 +130,6 @@ class Ticket:
         sequence: SequencePosition | None = None,
     ) -> None:
         self.batch_size = batch_size
-        self.cost = Cost()
         self.signature = signature
         self.priority = priority
         self.timeout_ns = timeout_ns

@@ -6,7 +6,7 @@ import msgspec
 
 from tpy.config.model_config import DynamicBatching, ModelConfig, QueuePolicy, StrategyOldest, TimeoutAction
 from tpy.errors import Unsupported, invariant
-from tpy.limits import ENGINE_QUEUE_MAX, PRIORITY_LEVELS_MAX
+from tpy.limits import PRIORITY_LEVELS_MAX
 from tpy.units import NS_PER_US
 from tpy_data.schedulers.core.overlap import OverlapTerms
 
@@ -88,17 +88,6 @@ def dynamic_options(config: ModelConfig) -> DynamicOptions:
         default_level = dynamic.default_priority_level - 1
         invariant(0 <= default_level < level_count, f"default_priority_level of model '{config.name}' was not validated")
     return msgspec.structs.replace(batcher_options(dynamic, batch_size_max), levels=levels, default_level=default_level)
-
-
-def engine_options(config: ModelConfig) -> DynamicOptions:
-    """The options of an engine's queue: those of `dynamic_batching`, and a bound where that has none, as its requests may take
-    minutes each. Raises as `dynamic_options`."""
-    options = DynamicOptions() if config.dynamic_batching is None else dynamic_options(config)
-    levels = [
-        rules if rules.queue_size_max else msgspec.structs.replace(rules, queue_size_max=ENGINE_QUEUE_MAX)
-        for rules in options.levels
-    ]
-    return msgspec.structs.replace(options, levels=tuple(levels))
 
 
 def batcher_options(batching: DynamicBatching | StrategyOldest, batch_size_max: int) -> DynamicOptions:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from tpy.config.model_config import TimeoutAction
+import msgspec
+
+from tpy.config.model_config import ModelConfig, TimeoutAction
 from tpy.errors import QueueFull, Unavailable, invariant
+from tpy.limits import ENGINE_QUEUE_MAX
 from tpy.messages import QueueActivity, WaitReason
 from tpy_data.schedulers.core.contract import (
     Action,
@@ -20,7 +23,7 @@ from tpy_data.schedulers.core.contract import (
     Ticket,
 )
 from tpy_data.schedulers.core.deadlines import Deadlines
-from tpy_data.schedulers.core.dynamic_options import DynamicOptions
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions, dynamic_options
 from tpy_data.schedulers.core.priority_queue import PriorityQueue, QueueLevel
 
 
@@ -313,3 +316,14 @@ def _expires_ns(ticket: Ticket, level: QueueLevel) -> int | None:
     """The end of the ticket's time in the queue."""
     queue_timeout_ns = level.rules.queue_timeout_ns(ticket.timeout_ns)
     return ticket.ready_ns + queue_timeout_ns if queue_timeout_ns > 0 else None
+
+
+def engine_options(config: ModelConfig) -> DynamicOptions:
+    """The options of an engine's queue: those of `dynamic_batching`, and a bound where that has none, as its requests may take
+    minutes each. Raises as `dynamic_options`."""
+    options = DynamicOptions() if config.dynamic_batching is None else dynamic_options(config)
+    levels = [
+        rules if rules.queue_size_max else msgspec.structs.replace(rules, queue_size_max=ENGINE_QUEUE_MAX)
+        for rules in options.levels
+    ]
+    return msgspec.structs.replace(options, levels=tuple(levels))

@@ -7,7 +7,7 @@ from tpy.errors import Unsupported
 from tpy_data.schedulers.core.contract import BatchStrategy, SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
-from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, StartDelay, dynamic_options, engine_options
+from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, StartDelay, dynamic_options
 from tpy_data.schedulers.core.sequence_batcher import DirectBatcher, OldestBatcher
 from tpy_data.schedulers.core.sequence_core import SequenceCore
 from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOptions, sequence_options
@@ -27,7 +27,7 @@ def make_core(
     if engine:
         if config.sequence_batching is not None:
             raise Unsupported(f"'sequence_batching' of model '{name}' is not supported: its engine schedules sequences of tokens")
-        from tpy_data.schedulers.core.engine_core import EngineCore  # most servers have none
+        from tpy_data.schedulers.core.engine_core import EngineCore, engine_options  # most servers have none
 
         return EngineCore(engine_options(config))
     if config.sequence_batching is None and config.dynamic_batching is None:
