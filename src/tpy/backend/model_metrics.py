@@ -24,7 +24,7 @@ class Metric(Protocol):
         ...
 
     def observe_all(self, values: Sequence[float]) -> None:
-        """Several observations of a histogram at once, all finite: cheaper where the model runs in a process."""
+        """Several observations of a histogram, all finite: one message where the model runs in a process."""
         ...
 
     def value(self) -> float:

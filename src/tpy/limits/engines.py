@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from tpy.units import MIB
-
 ENGINE_QUEUE_MAX: Final = 4096
 """Requests that wait for an engine at each priority. At 16 at a time of two seconds, the last one waits for eight minutes."""
 
 ENGINE_N_MAX: Final = 128
 """Sequences of one request (`n`)."""
 
-ENGINE_PROMPT_BYTES_MAX: Final = 16 * MIB
+ENGINE_PROMPT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of a prompt. A tokenizer takes about a second for it."""
 
 ENGINE_LOGPROBS_MAX: Final = 20
