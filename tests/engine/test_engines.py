@@ -14,7 +14,7 @@ import trio
 from tests.submitting import submit_to
 from tests.virtual_executor import VirtualExecutor
 from tpy.backend import InstanceFailure
-from tpy.config.model_config import DynamicBatching, QueuePolicy, SequenceBatching
+from tpy.config.model_config import DynamicBatching, ModelParameter, QueuePolicy, SequenceBatching
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.messages import InferenceRequest, InferenceResponse, ModelState
 from tpy.services import RequestHandle
@@ -124,6 +124,17 @@ async def test_requests_wait_until_the_engine_has_room_for_their_tokens(autojump
         assert here.engines.instances[0].running_max == 2
         assert here.engine.load().preemptions == 0
         assert {stream.text for stream in streams} == {"word " * 15}
+
+
+async def test_a_request_for_more_tokens_than_the_model_has_does_not_run_alone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    longest = {"max_model_len": ModelParameter(string_value="20")}
+    async with served(lambda: FakeEngine(sequences=8, blocks=10, context=20), parameters=longest) as here:  # 40 tokens
+        streams = [here.submit(asking("word", tokens(1_000_000))) for _ in range(4)]
+        for stream in streams:
+            await stream.ended.wait()
+        assert here.engines.instances[0].running_max == 2
 
 
 async def test_what_waits_may_be_cancelled_and_reordered(autojump_clock: trio.testing.MockClock) -> None:

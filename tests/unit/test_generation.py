@@ -92,6 +92,13 @@ def test_a_request_costs_its_prompt_and_all_that_it_may_generate() -> None:
     assert cost_of(inputs(text_input="x"), {}) == Cost(1, 17)
 
 
+def test_a_sequence_costs_no_more_than_the_longest_that_the_model_has() -> None:
+    greedy = inputs(text_input="x", sampling_parameters='{"n": 2, "max_tokens": 1000000}')
+    assert cost_of(greedy, {}, 2048) == Cost(2, 4096)
+    tokens = json.dumps({"prompt_token_ids": [12345] * 30_000})
+    assert cost_of(inputs(text_input="", sampling_parameters=tokens), {}, 2048) == Cost(1, 2048)
+
+
 def test_deltas_are_joined_until_there_is_room() -> None:
     answer = Answer(asked(stream=True, return_num_output_tokens=True, return_num_input_tokens=True))
     answer.add(Delta(1, text="a", tokens=1, prompt_tokens=7))

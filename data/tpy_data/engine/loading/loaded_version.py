@@ -70,7 +70,7 @@ class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
     content: str = ""
     memory: tuple[MemoryUsage, ...] = ()
     strategy: OpenStrategy | None = None
-    make_ticket: type[RequestTicket] = RequestTicket
+    make_ticket: Callable[..., RequestTicket] = RequestTicket
 
     def unload(self) -> None:
         """Let go of the model, and of its batching strategy. Blocking. Raises what they raise."""
@@ -167,7 +167,7 @@ class Loader:
             model=model,
             states=states,
             memory=measured.usage(),
-            make_ticket=_ticket_of_engines() if backend.capabilities.engine else RequestTicket,
+            make_ticket=_ticket_of_engines(config) if backend.capabilities.engine else RequestTicket,
             strategy=strategy,
         )
 
@@ -215,10 +215,10 @@ def _is_cached(config: ModelConfig) -> bool:
     return config.response_cache is not None and config.response_cache.enable
 
 
-def _ticket_of_engines() -> type[RequestTicket]:
-    from tpy_data.engine.requests.engine_ticket import EngineTicket  # most servers have no engine
+def _ticket_of_engines(config: ModelConfig) -> Callable[..., RequestTicket]:
+    from tpy_data.engine.requests.engine_ticket import tickets_for  # most servers have no engine
 
-    return EngineTicket
+    return tickets_for(config)
 
 
 def _scheduled(placed: Placed) -> tuple[PlacedInstance, ...]:

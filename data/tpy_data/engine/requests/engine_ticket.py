@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import functools
+from collections.abc import Callable, Hashable, Mapping
 
+from tpy.config import ModelConfig
 from tpy.messages import InferenceRequest, ParameterValue, Tensor
 from tpy.services import ResponseSink
 from tpy_data.engine.requests.ticket import RequestTicket, TicketOwner
@@ -33,7 +35,15 @@ class EngineTicket(RequestTicket):
         signature: Hashable,
         sink: ResponseSink,
         owner: TicketOwner,
+        longest: int = 0,
     ) -> None:
-        """Raises InvalidArgument for sampling parameters that are wrong."""
+        """`longest` is the model's `max_model_len`, 0: not known. Raises InvalidArgument for sampling parameters that are
+        wrong."""
         super().__init__(request, inputs, batch_size=batch_size, signature=signature, sink=sink, owner=owner)
-        self.cost = cost_of(inputs, request.parameters)
+        self.cost = cost_of(inputs, request.parameters, longest)
+
+
+def tickets_for(config: ModelConfig) -> Callable[..., RequestTicket]:
+    """The class of the requests to this model."""
+    longest = config.parameter("max_model_len")
+    return functools.partial(EngineTicket, longest=int(longest) if longest.isdigit() else 0)

@@ -98,7 +98,7 @@ class VersionEngine:
         gate: ResourceGate | None = None,
         sequences: Sequences | None = None,
         latencies: VersionLatencies | None = None,
-        make_ticket: type[RequestTicket] = RequestTicket,
+        make_ticket: Callable[..., RequestTicket] = RequestTicket,
     ) -> None:
         self.name = config.name
         self.clock = clock

@@ -119,19 +119,21 @@ def asked_of(number: int, inputs: Inputs, parameters: Parameters) -> Asked:
     )
 
 
-def cost_of(inputs: Inputs, parameters: Parameters) -> Cost:
-    """The room that the request needs, by an estimate of its prompt's tokens, and `max_tokens` of each sequence. Quick, whatever
-    the request is. Raises InvalidArgument for settings that are wrong."""
+def cost_of(inputs: Inputs, parameters: Parameters, longest: int = 0) -> Cost:
+    """The room that the request needs, by an estimate of its prompt's tokens, and `max_tokens` of each sequence, which has
+    `longest` at most (0: not known). Quick, whatever the request is. Raises InvalidArgument for settings that are wrong."""
     given = inputs.get("sampling_parameters")
     size = 0 if given is None else len(_text(inputs, "sampling_parameters"))
     if size > _PARSED_AT_ONCE:  # tokens as numbers, mostly
-        return Cost(1, size // ENGINE_BYTES_PER_TOKEN + MAX_TOKENS_DEFAULT)
+        tokens = size // ENGINE_BYTES_PER_TOKEN + MAX_TOKENS_DEFAULT
+        return Cost(1, min(tokens, longest) if longest else tokens)
     settings = _settings(inputs, parameters)
     sequences = _integer(settings, "n", 1, ENGINE_N_MAX, 1) or 1
     generated = _integer(settings, "max_tokens", 1, 2**31 - 1, MAX_TOKENS_DEFAULT) or MAX_TOKENS_DEFAULT
     token_ids = settings.get("prompt_token_ids")
     prompt = len(token_ids) if isinstance(token_ids, list) else len(_text(inputs, "text_input")) // ENGINE_BYTES_PER_TOKEN + 1
-    return Cost(sequences, prompt + sequences * generated)
+    tokens = prompt + sequences * generated
+    return Cost(sequences, min(tokens, sequences * longest) if longest else tokens)
 
 
 def _settings(inputs: Inputs, parameters: Parameters) -> dict[str, Any]:
