@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import trio
@@ -19,6 +20,7 @@ from tpy.errors import InvalidArgument, Unavailable
 from tpy.messages import InferenceRequest, InferenceResponse, ModelState
 from tpy.services import RequestHandle
 from tpy.testing.fake_engine import FakeEngine
+from tpy_data.schedulers.core.rate_limiter import Supply
 
 from .fakes import Rig, rig
 from .virtual_engines import STEP_S, VirtualEngines, asking, engine_config
@@ -76,10 +78,12 @@ def tokens(count: int) -> str:
 
 
 @asynccontextmanager
-async def served(make=FakeEngine, **changes) -> AsyncIterator[Served]:  # type: ignore[no-untyped-def]  # as FakeEngine
+async def served(
+    make: Callable[[], FakeEngine] = FakeEngine, rate_limit: Supply | None = None, **changes: Any
+) -> AsyncIterator[Served]:
     async with trio.open_nursery() as nursery:
         engines = VirtualEngines(nursery, make)
-        async with rig(backend=engines, executor=VirtualExecutor(nursery)) as plane:  # type: ignore[arg-type]  # another fake
+        async with rig(backend=engines, executor=VirtualExecutor(nursery), rate_limit=rate_limit) as plane:  # type: ignore[arg-type]  # another fake
             await plane.serve(engine_config(**changes))
             yield Served(plane, engines)
         nursery.cancel_scope.cancel()
@@ -212,6 +216,14 @@ async def test_bad_settings_are_refused_at_once(autojump_clock: trio.testing.Moc
         with pytest.raises(InvalidArgument) as refusal:
             here.submit(asking("word", sampling))
         assert refusal.value.message.startswith(text)
+
+
+async def test_engines_are_not_rate_limited(autojump_clock: trio.testing.MockClock) -> None:
+    async with served(rate_limit=Supply()) as here:
+        streams = [here.submit(asking("word", tokens(3))) for _ in range(3)]
+        for stream in streams:
+            await stream.ended.wait()
+        assert {stream.text for stream in streams} == {"word " * 3}
 
 
 async def test_what_waits_survives_the_engine(autojump_clock: trio.testing.MockClock) -> None:

@@ -34,7 +34,6 @@ class ResponseSender(Protocol):
 
     def is_full(self) -> bool:
         """Returns whether `send` would wait. Any thread."""
-        ...
 
     def watch(self, taken: Callable[[int], None], ended: Callable[[], None]) -> None:
         """Be told, on the Trio thread, how many more responses were taken (`taken`), and once when nobody waits any more

@@ -71,6 +71,7 @@ class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
     memory: tuple[MemoryUsage, ...] = ()
     strategy: OpenStrategy | None = None
     make_ticket: Callable[..., RequestTicket] = RequestTicket
+    is_engine: bool = False
 
     def unload(self) -> None:
         """Let go of the model, and of its batching strategy. Blocking. Raises what they raise."""
@@ -167,6 +168,7 @@ class Loader:
             model=model,
             states=states,
             memory=measured.usage(),
+            is_engine=backend.capabilities.engine,
             make_ticket=_ticket_of_engines(config) if backend.capabilities.engine else RequestTicket,
             strategy=strategy,
         )

@@ -174,8 +174,7 @@ class ResponseStream:
 
     def is_full(self) -> bool:
         """As `tpy.backend.ResponseSender.is_full`."""
-        with self._room:
-            return self._is_full()
+        return self._is_full()
 
     def watch(self, taken: Callable[[int], None], ended: Callable[[], None]) -> None:
         """As `tpy.backend.ResponseSender.watch`."""

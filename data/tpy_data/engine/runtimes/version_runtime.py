@@ -135,7 +135,8 @@ class VersionRuntime(Runtime):
         except TpyError as error:
             return error
         self._was_loaded = True
-        gate = self._gate = None if self._shared.limiter is None else self._shared.limiter.open_gate(self.key)
+        limiter = None if loaded.is_engine else self._shared.limiter
+        gate = self._gate = None if limiter is None else limiter.open_gate(self.key)
         try:
             return await self._use(loaded, gate)
         finally:
