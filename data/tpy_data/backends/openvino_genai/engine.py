@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +21,8 @@ from tpy_data.backends.openvino_genai.text import TextOfTokens
 _REASONS: Final = {genai.GenerationFinishReason.LENGTH: "length", genai.GenerationFinishReason.STOP: "stop"}
 _ESTIMATED_CHARACTERS: Final = 4096
 _GRAMMARS_MAX: Final = 1024
+_FEW: Final = 3
+_DECODED_MAX: Final = 65_536
 _RUNNING: Final = genai.GenerationStatus.RUNNING
 _IGNORED: Final = genai.GenerationStatus.IGNORED
 
@@ -80,6 +83,9 @@ class GenAiEngine:
             raise InvalidArgument(f"OpenVINO GenAI {genai.__version__} cannot load '{path}': {error}") from None
         self._settings = settings
         self._tokenizer = self._pipeline.get_tokenizer()
+        decode = self._tokenizer.decode
+        # A decode is an inference of OpenVINO's. Of the two that each token takes, one is nearly always of a single token.
+        self._decode_few = lru_cache(_DECODED_MAX)(lambda tokens: decode(list(tokens)))
         self._defaults = self._pipeline.get_config()
         if not 0 <= self._defaults.eos_token_id < 2**31:
             self._defaults.set_eos_token_id(self._tokenizer.get_eos_token_id())
@@ -117,7 +123,7 @@ class GenAiEngine:
         except (RuntimeError, TypeError, ValueError, OverflowError) as error:
             raise InvalidArgument(f"the engine refuses the request: {error}") from None
         for index, config in enumerate(configs):
-            text = TextOfTokens(self._tokenizer.decode, stops, keeps_stop=keeps_stop)
+            text = TextOfTokens(self._decode, stops, keeps_stop=keeps_stop)
             self._waiting.append(_Sequence(request, index, tokens, config, text))
 
     def cancel(self, request_id: int) -> None:
@@ -199,6 +205,10 @@ class GenAiEngine:
             raise InvalidArgument("the prompt is empty")
         return tokens
 
+    def _decode(self, tokens: list[int]) -> str:
+        text: str = self._decode_few(tuple(tokens)) if len(tokens) < _FEW else self._tokenizer.decode(tokens)
+        return text
+
     def _estimate(self, prompt: str) -> int:
         """The tokens of a prompt that is too long: the tokenizer cuts it at the length that the model was made for."""
         part = prompt[:_ESTIMATED_CHARACTERS]
@@ -240,7 +250,7 @@ class GenAiEngine:
             self._sequences.remove(sequence)
         entries = None
         if sequence.logprobs:
-            decode = self._tokenizer.decode
+            decode = self._decode
             pairs = zip(tokens, logprobs, strict=False)
             entries = [{token: Logprob(logprob, None, decode([token]))} for token, logprob in pairs]
         return Delta(
