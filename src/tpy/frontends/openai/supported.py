@@ -40,8 +40,11 @@ _NEED_SETTINGS: Final = frozenset(("structured_outputs", "logprobs"))
 """Settings that mean something only to a model that reads it: as a parameter of the request it would be passed over."""
 
 
-_NOT_NEEDED: Final = frozenset(("skip_special_tokens",))
-"""Settings that this frontend gives by itself, of models that know it."""
+_OWN: Final = frozenset(("skip_special_tokens",))
+"""Settings that this frontend gives by itself: only to models that are known to take them."""
+
+_VLLM: Final = "vllm"
+"""The backend whose settings these are."""
 
 
 def settings_for(description: ModelDescription, parameters: Mapping[str, str], asked: Generation) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def settings_for(description: ModelDescription, parameters: Mapping[str, str], a
     found = {}
     for name, value in asked.settings.items():
         has_place = models.SETTINGS in known or name in known
-        if name in _NOT_NEEDED and (not has_place or (taken is not None and name not in taken)):
+        if name in _OWN and not (has_place and (description.platform == _VLLM if taken is None else name in taken)):
             continue
         if taken is not None and name not in taken:
             if any(value == each for each in _WITHOUT_EFFECT.get(name, ())):
