@@ -296,6 +296,28 @@ def test_tensors_in_shared_memory(measured: Measured, grpc: bool) -> None:
     assert not [name for name in os.listdir("/dev/shm") if name.startswith("tpy_perf_")]
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "model", "arguments", "words"),
+    [
+        ("v1/chat/completions", "writer", ("--string-data", "one two three"), 5),
+        ("v1/completions", "writer", ("--string-data", "one two three"), 3),
+        ("v1/embeddings", "embedder", ("--string-data", "one two three"), 3),
+        ("v1/completions", "writer", ("--string-length", "2000"), None),
+    ],
+)
+def test_prompts_without_a_file(
+    server: ServerProcess, endpoint: str, model: str, arguments: Sequence[str], words: int | None
+) -> None:
+    address = server.address("OpenAI HTTPService")
+    assert address is not None
+    (result,) = results_of(
+        *(model, "-u", address, "--service-kind", "openai", "--endpoint", endpoint, "--request-count", "4", *arguments)
+    )
+    assert (result["requests"], result["errors"]) == (4, {})
+    tokens = result.get("prompt_tokens", 0)
+    assert tokens == 4 * words if words else 4 * 250 < tokens < 4 * 1000
+
+
 def test_old_flags_are_those_that_replaced_them(measured: Measured) -> None:
     result = measured("-m", "same", "-z", "-t", "3", "--request-count", "9")
     assert (result["requests"], result["concurrency"]) == (9, 3)

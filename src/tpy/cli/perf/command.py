@@ -204,7 +204,8 @@ class _PerfCommand(click.Command):
     "--input-data",
     multiple=True,
     metavar="zero|random|PATH",
-    help="Zeros, random values, JSON files in perf_analyzer's format, or a folder of images or texts. [default: random]",
+    help="Zeros, random values, JSON files in perf_analyzer's format, or a folder of images or texts. [default: random; for "
+    "OpenAI's API prompts of random words, --string-length characters long]",
 )
 @click.option(
     "--shape", "shapes", multiple=True, metavar="NAME:SIZES", help="Sizes of an input, separated by commas, without the batch."

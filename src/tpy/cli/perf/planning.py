@@ -4,8 +4,9 @@ each input) or images or texts, each a request."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -245,26 +246,21 @@ def _streams(options: PerfOptions, model: ModelFacts) -> Streams:
 
 
 def raw_load(options: PerfOptions, target: Target) -> Load:
-    """The requests of the generate extension and of OpenAI's API: documents of a JSON file. Raises UsageError."""
-    paths = [Path(text) for text in options.input_data]
-    if not paths or not all(path.is_file() for path in paths):
-        raise UsageError(
-            f'--service-kind {options.service_kind} needs --input-data FILE.json: {{"data": [{{"payload": [{{...}}]}}]}}'
-        )
+    """The requests of the generate extension and of OpenAI's API: documents of a JSON file, or for OpenAI's API prompts of random
+    words. Raises UsageError."""
     if options.service_kind == "openai":
         path = "/" + options.endpoint.lstrip("/")
     else:
         path = f"{model_path(options.model, options.model_version)}/{'generate_stream' if options.streaming else 'generate'}"
     headers = {"Content-Type": "application/json", **headers_of(options)}
     templates: list[Template] = []
-    for file in paths:
-        for payload in _payloads(file):
-            if options.service_kind == "openai":
-                payload = {"model": options.model, **payload}
-                if options.streaming:  # the numbers of tokens come last
-                    payload = {"stream_options": {"include_usage": True}, **payload, "stream": True}
-            body = orjson.dumps(payload)
-            templates.append(RawTemplate(content=encode_request("POST", path, target.authority, headers, body)))
+    for payload in _raw_payloads(options):
+        if options.service_kind == "openai":
+            payload = {"model": options.model, **payload}
+            if options.streaming:  # the numbers of tokens come last
+                payload = {"stream_options": {"include_usage": True}, **payload, "stream": True}
+        body = orjson.dumps(payload)
+        templates.append(RawTemplate(content=encode_request("POST", path, target.authority, headers, body)))
     return Load(target=target, model=options.model, version=options.model_version, streams=[templates])
 
 
@@ -272,8 +268,60 @@ def inputs_of(options: PerfOptions, model: ModelFacts | None) -> list[Mapping[st
     """The data of each request, in order, for --profile-export-file."""
     if model is not None:
         return [values_of(entry.inputs) for stream in _streams(options, model) for entry in stream]
-    files = [Path(text) for text in options.input_data]
-    return [{"payload": orjson.dumps(payload).decode()} for file in files for payload in _payloads(file)]
+    return [{"payload": orjson.dumps(payload).decode()} for payload in _raw_payloads(options)]
+
+
+_PROMPTS = 64
+"""Different ones, so that a cache of prefixes does not answer for the model."""
+_WORDS = (
+    "the",
+    "of",
+    "a",
+    "to",
+    "in",
+    "is",
+    "server",
+    "model",
+    "token",
+    "time",
+    "first",
+    "queue",
+    "batch",
+    "answers",
+    "which",
+    "long",
+)
+
+
+def _raw_payloads(options: PerfOptions) -> list[Mapping[str, object]]:
+    """The documents of the files, or else made of prompts. Raises UsageError."""
+    paths = [Path(text) for text in options.input_data]
+    if paths and all(path.is_file() for path in paths):
+        return [payload for path in paths for payload in _payloads(path)]
+    make = _OF_PROMPT.get(options.endpoint.strip("/").removeprefix("v1/")) if options.service_kind == "openai" else None
+    if make is None or options.input_data not in ((), ("random",)):
+        raise UsageError(
+            f'--service-kind {options.service_kind} needs --input-data FILE.json: {{"data": [{{"payload": [{{...}}]}}]}}'
+        )
+    if options.string_data is not None:
+        return [make(options.string_data)]
+    chance = Random(options.seed)
+    return [make(_prompt(chance, options.string_length)) for _ in range(_PROMPTS)]
+
+
+def _prompt(chance: Random, length: int) -> str:
+    """Random words of so many characters."""
+    words: list[str] = []
+    while sum(map(len, words)) + len(words) <= length:
+        words.append(chance.choice(_WORDS))
+    return " ".join(words)[:length]
+
+
+_OF_PROMPT: Mapping[str, Callable[[str], Mapping[str, object]]] = {
+    "chat/completions": lambda text: {"messages": [{"role": "user", "content": text}]},
+    "completions": lambda text: {"prompt": text},
+    "embeddings": lambda text: {"input": text},
+}
 
 
 def _payloads(path: Path) -> list[Mapping[str, object]]:

@@ -271,7 +271,7 @@ def _document(run: Run, number: int, result: Result) -> dict[str, object]:
         found["gpus"] = {uuid: msgspec.to_builtins(use) for uuid, use in run.gpus[number].items()}
     if result.late.count:
         found["late_us"] = _distribution(result.late, run.percentiles)
-    if result.completion_tokens:
+    if result.prompt_tokens or result.completion_tokens:
         found["prompt_tokens"] = result.prompt_tokens
         found["completion_tokens"] = result.completion_tokens
         found["tokens_per_second"] = result.tokens_per_s
