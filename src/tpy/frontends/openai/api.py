@@ -170,22 +170,17 @@ class OpenAiApi:
         text, images, takes_tools = await self._prompt(asked.model, body, tools, takes_chat=takes_chat)
         asked = self._resolve(request, body.model, embeddings=False)  # there was time for another copy
         settings = {**requests.answer_form(body), **settings, **tools.settings()}
+        top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         generation = Generation(
             input=models.MESSAGES if takes_chat else models.TEXT,
             stream=bool(body.stream),
             max_tokens=body.max_completion_tokens or body.max_tokens or self._max_tokens,
-            settings={**settings, "logprobs": body.top_logprobs or 0} if body.logprobs else settings,
+            settings=settings if top_logprobs is None else {**settings, "logprobs": top_logprobs},
             choices=body.choices,
-            logprobs=bool(body.logprobs),
+            logprobs=top_logprobs is not None,
             images=images,
         )
-        top_logprobs = body.top_logprobs or 0
-        form = AnswerForm(
-            choices=body.choices,
-            asks=body.choices,
-            top_logprobs=top_logprobs if body.logprobs else None,
-            tools=tools,
-        )
+        form = AnswerForm(choices=body.choices, asks=body.choices, top_logprobs=top_logprobs, tools=tools)
         reply = await self._generate(request, body, asked, generation, [text], form)
         if tools.offered and not takes_tools:
             warning = '299 tpy "the chat template of the model takes no tools: they are ignored"'

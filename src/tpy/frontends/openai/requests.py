@@ -279,13 +279,6 @@ def conversation_of(messages: list[Message], *, images: bool = False) -> Convers
     return Conversation(conversation, shown_images)
 
 
-def has_images(messages: list[Message]) -> bool:
-    """Returns True if there is an image among the parts of the messages."""
-    return any(
-        part.get("type") == "image_url" for message in messages if isinstance(message.content, list) for part in message.content
-    )
-
-
 def _content_of(parts: list[dict[str, Any]], at: int, images: list[str] | None) -> str | list[dict[str, Any]]:
     """The texts of parts as one; with an image all as the parts that templates take, and the image is appended to `images`."""
     found: list[dict[str, Any]] = []
