@@ -14,7 +14,7 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter
 from tpy.config.rollout import RolloutPlan, RolloutStep, rollout_plan
 from tpy.units import NS_PER_MS, NS_PER_S
-from tpy_data.rollouts.core.rollout import Arm, RolloutCore, RolloutState
+from tpy_data.engine.rollouts.core.rollout import Arm, RolloutCore, RolloutState
 
 PLAN = RolloutPlan(steps=(RolloutStep(1, 10), RolloutStep(10, 10), RolloutStep(50, 10)), min_requests=20)
 

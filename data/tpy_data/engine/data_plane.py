@@ -38,13 +38,13 @@ from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.engine.loading.loaded_version import Backends, Loader
 from tpy_data.engine.loading.placing import Machine
 from tpy_data.engine.requests.request_log import RequestLog
+from tpy_data.engine.rollouts.rollouts import Rollouts
 from tpy_data.engine.runtimes.reconciler import Reconciler
 from tpy_data.engine.runtimes.runtime import Shared
 from tpy_data.engine.serving.inference import EngineInference
 from tpy_data.engine.serving.serving_table import Served, ServingTable
 from tpy_data.engine.versions.version_engine import VersionEngine
 from tpy_data.executors.executor import Executor, ThreadExecutor
-from tpy_data.rollouts.rollouts import Rollouts
 from tpy_data.schedulers.core import NO_START_DELAY, StartDelay
 from tpy_data.schedulers.core.rate_limiter import Supply
 

@@ -24,9 +24,9 @@ from tpy.services import ResponseSink
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.rollouts import RolloutShare, rollout_families
 from tpy_data.engine.requests.handle import EngineHandle
+from tpy_data.engine.rollouts.core.rollout import Arm, Decision, RolloutCore, RolloutState
 from tpy_data.engine.serving.served_copy import ServedCopy, next_copy_number
 from tpy_data.engine.serving.serving_table import Served, ServedModel, ServingTable
-from tpy_data.rollouts.core.rollout import Arm, Decision, RolloutCore, RolloutState
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class _Model:
         self.differs = ""
 
     def line(self) -> Kept:
-        """What the file has of it."""
+        """Its entry in the file."""
         if self.core is None or self.new is None:
             return self.kept or Kept(self.old)
         return Kept(self.old, self.new.version, self.core.step, self.core.state, self.core.reason)

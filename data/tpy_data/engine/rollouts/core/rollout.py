@@ -31,7 +31,7 @@ class Arm(enum.Enum):
 
 
 class RolloutState(enum.Enum):
-    """What has become of a rollout."""
+    """The state of a rollout."""
 
     RUNNING = "running"
     PROMOTED = "promoted"
