@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from tpy.units import MIB
+
 ENGINE_QUEUE_MAX: Final = 4096
 """Requests that wait for an engine at each priority. At 16 at a time of two seconds, the last one waits for eight minutes."""
 
 ENGINE_N_MAX: Final = 128
 """Sequences of one request (`n`)."""
 
-ENGINE_PROMPT_BYTES_MAX: Final = 16 * 1024 * 1024
+ENGINE_PROMPT_BYTES_MAX: Final = 16 * MIB
 """Of a prompt. A tokenizer takes about a second for it."""
 
 ENGINE_LOGPROBS_MAX: Final = 20
@@ -18,3 +20,9 @@ ENGINE_LOGPROBS_MAX: Final = 20
 
 ENGINE_BYTES_PER_TOKEN: Final = 3
 """Of a prompt, for the estimate of its tokens when room is looked for: English has about 4, code and other languages fewer."""
+
+GGUF_HEADER_BYTES_MAX: Final = 64 * MIB
+"""The header of a GGUF file: vocabularies of 256,000 tokens with their merges take 20 MiB."""
+
+GGUF_ITEMS_MAX: Final = 2_000_000
+"""Keys, texts and tensors in the header of a GGUF file: two for each token, and more than the largest vocabularies have."""

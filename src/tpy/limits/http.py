@@ -133,12 +133,6 @@ OPENAI_TEXT_CHARACTERS_MAX: Final = 16 * 1024 * 1024
 OPENAI_TOKENIZER_BYTES_MAX: Final = 16 * MIB
 """A tokenizer's configuration or chat template: ten times the largest that are known."""
 
-OPENAI_GGUF_BYTES_MAX: Final = 64 * MIB
-"""Metadata of a GGUF file: vocabularies of 256,000 tokens with their merges take 20 MiB."""
-
-OPENAI_GGUF_ITEMS_MAX: Final = 2_000_000
-"""Keys and texts in the metadata of a GGUF file: two for each token, and more than the largest vocabularies have."""
-
 OPENAI_TEMPLATES_MAX: Final = 64
 """Compiled chat templates that are kept: about one for each model that is served."""
 

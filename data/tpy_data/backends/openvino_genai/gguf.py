@@ -1,26 +1,14 @@
-"""The metadata of a GGUF file: which model it is, how long its context is, its chat template.
-
-Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
-"""
+"""What OpenVINO GenAI reads of GGUF files: the formats of their tensors, all of which must be there."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
-from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
-
-_MAGIC: Final = b"GGUF"
-_SCALARS: Final = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
-_STRING, _ARRAY = 8, 9
-_ENTRIES_MAX: Final = 65_536
-_ELEMENTS_MAX: Final = 16_777_216
-_TEXT_BYTES_MAX: Final = 16 * 1024 * 1024
-_VERSIONS: Final = (2, 3)
+from tpy.gguf import GgufError, GgufHeader, read_header
 
 
 class _Format(NamedTuple):
@@ -62,94 +50,34 @@ READ: Final = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
 
 
 def read_metadata(path: Path) -> Mapping[str, Any]:
-    """The entries of the file's header by name; that the tensors are all there is checked, too. Raises InvalidArgument with what
-    is wrong with the file."""
+    """The entries of the file's header by name; that the tensors are all there, in formats that the engine reads, is checked.
+    Raises InvalidArgument with what is wrong with the file."""
     try:
-        with path.open("rb") as file:
-            return _Reader(file, path.stat().st_size, path.name).metadata()
-    except (_Broken, struct.error, UnicodeDecodeError, RecursionError) as error:
+        header = read_header(path)
+        unread = _unread(header)
+    except GgufError as error:
         raise InvalidArgument(f"'{path.name}' is not a whole GGUF file: {error}") from None
+    if unread:
+        raise InvalidArgument(
+            f"'{path.name}' has tensors in the format {', '.join(sorted(unread))}, which OpenVINO GenAI does not read; "
+            f"it reads {', '.join(READ)}"
+        )
+    return header.entries
 
 
-class _Broken(Exception):
-    """Says what is wrong."""
-
-
-class _Reader:
-    def __init__(self, file: BinaryIO, size: int, name: str) -> None:
-        self._file = file
-        self._name = name
-        self._size = size
-
-    def metadata(self) -> Mapping[str, Any]:
-        if (magic := self._file.read(4)) != _MAGIC:
-            raise _Broken(f"it begins with {magic!r}, expected {_MAGIC!r}")
-        version = self._scalar("<I")
-        if version not in _VERSIONS:
-            raise _Broken(f"its version is {version}, expected {' or '.join(map(str, _VERSIONS))}")
-        tensors = self._scalar("<Q")
-        count = self._scalar("<Q")
-        if max(count, tensors) > _ENTRIES_MAX:
-            raise _Broken(f"it says that it has {count} entries and {tensors} tensors")
-        entries = {self._text(): self._value(self._scalar("<I")) for _ in range(count)}
-        alignment = entries.get("general.alignment", 32)
-        if not isinstance(alignment, int) or not 0 < alignment <= 65_536:
-            raise _Broken("its alignment is not a number")
-        self._check_tensors(tensors, alignment)
-        return entries
-
-    def _check_tensors(self, count: int, alignment: int) -> None:
-        """Raises for a file that ends before its tensors do, which the engine would not survive, and for formats that it does not
-        read."""
-        end, unread = 0, set()
-        for _ in range(count):
-            name = self._text()
-            elements = prod([self._scalar("<Q") for _ in range(min(self._scalar("<I"), 8))])
-            kind, offset = self._scalar("<I"), self._scalar("<Q")
-            known = _FORMATS.get(kind)
-            if known is None or known.name not in READ:
-                unread.add(known.name if known is not None else f"number {kind}")
-            else:
-                size = -(-elements // known.elements) * known.size
-                if offset > self._size or size > self._size:
-                    raise _Broken(f"its tensor '{echo(name)}' is said to lie outside of it")
-                end = max(end, offset + size)
-        if unread:
-            raise InvalidArgument(
-                f"'{self._name}' has tensors in the format {', '.join(sorted(unread))}, which OpenVINO GenAI does not read; "
-                f"it reads {', '.join(READ)}"
-            )
-        begin = -(-self._file.tell() // alignment) * alignment
-        if begin + end > self._size:
-            raise _Broken(f"it has {self._size} bytes, its tensors need {begin + end}")
-
-    def _value(self, kind: int) -> Any:
-        if kind == _STRING:
-            return self._text()
-        if kind == _ARRAY:
-            element, count = self._scalar("<I"), self._scalar("<Q")
-            if count > _ELEMENTS_MAX:
-                raise _Broken(f"it says that it has an array of {count} elements")
-            if element in _SCALARS:
-                form = _SCALARS[element]
-                data = self._read(struct.calcsize(form) * count)
-                return struct.unpack(f"<{count}{form[1]}", data)
-            return [self._value(element) for _ in range(count)]
-        if kind not in _SCALARS:
-            raise _Broken(f"it has a value of the unknown type {kind}")
-        return self._scalar(_SCALARS[kind])
-
-    def _scalar(self, form: str) -> Any:
-        return struct.unpack(form, self._read(struct.calcsize(form)))[0]
-
-    def _text(self) -> str:
-        length = self._scalar("<Q")
-        if length > _TEXT_BYTES_MAX:
-            raise _Broken(f"it says that it has a text of {length} bytes")
-        return self._read(length).decode("utf-8", "replace")
-
-    def _read(self, count: int) -> bytes:
-        data = self._file.read(count)
-        if len(data) < count:
-            raise _Broken(f"it ends after {self._size} bytes, in the middle of its header")
-        return data
+def _unread(header: GgufHeader) -> set[str]:
+    """The formats that the engine does not read. Raises GgufError for a file that ends before its tensors do, which the engine
+    would not survive."""
+    end, unread = 0, set()
+    for tensor in header.tensors:
+        known = _FORMATS.get(tensor.format)
+        if known is None or known.name not in READ:
+            unread.add(known.name if known is not None else f"number {tensor.format}")
+            continue
+        size = -(-tensor.elements // known.elements) * known.size
+        if tensor.offset > header.size or size > header.size:
+            raise GgufError(f"its tensor '{echo(tensor.name)}' is said to lie outside of it")
+        end = max(end, tensor.offset + size)
+    if not unread and header.tensors_at + end > header.size:
+        raise GgufError(f"it has {header.size} bytes, its tensors need {header.tensors_at + end}")
+    return unread

@@ -12,6 +12,7 @@ import msgspec
 from tpy.backend import ModelContext
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.files import read_file
+from tpy.gguf import TEMPLATE, TOKENS, special_tokens
 from tpy.units import MIB
 from tpy_data.backends.file_backend import model_path
 from tpy_data.backends.openvino_genai.gguf import read_metadata
@@ -19,8 +20,6 @@ from tpy_data.backends.openvino_genai.gguf import read_metadata
 GGUF_FILE: Final = "model.gguf"
 EXPORTED_FILE: Final = "openvino_model.xml"
 _CONFIG_BYTES_MAX: Final = 16 * MIB
-_TOKENS: Final = ("bos", "eos", "unknown", "padding")
-_NAMES: Final = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 _TEMPLATES: Final = ("chat_template.jinja", "tokenizer_config.json")
 
 
@@ -62,20 +61,15 @@ def _of_gguf(path: Path) -> ModelFacts:
     heads = number("attention.head_count")
     width = number("attention.key_length") or (number("embedding_length") // heads if heads else 0)
     parameters = {}
-    template = found.get("tokenizer.chat_template")
+    template = found.get(TEMPLATE)
     if isinstance(template, str):
-        parameters["chat_template"] = template
-        texts = found.get("tokenizer.ggml.tokens", [])
-        for token in _TOKENS:
-            place = found.get(f"tokenizer.ggml.{token}_token_id")
-            if isinstance(place, int) and place < len(texts):
-                parameters[_NAMES[token]] = str(texts[place])
+        parameters = {"chat_template": template, **special_tokens(found)}
     return ModelFacts(
         path=path,
         context=number("context_length"),
         layers=number("block_count"),
         kv_width=width * (number("attention.head_count_kv") or heads),
-        vocabulary=len(found.get("tokenizer.ggml.tokens", ())),
+        vocabulary=len(found.get(TOKENS, ())),
         parameters=parameters,
     )
 

@@ -19,8 +19,8 @@ from tpy.echo import echo
 from tpy.errors import InvalidArgument, TpyError, Unsupported
 from tpy.files import read_file
 from tpy.frontends.http.codec.long_json import write_long
-from tpy.frontends.openai.gguf import GGUF_TEMPLATE, read_gguf_template
 from tpy.frontends.openai.sandbox import BoundedEnvironment, bounded
+from tpy.gguf import TEMPLATE, read_header, special_tokens
 
 _REFUSALS = (jinja2.TemplateError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError, MemoryError)
 """The exceptions of a template that runs; RuntimeError is of recursion without an end."""
@@ -123,10 +123,11 @@ def _file_of(path: Path) -> Path:
 
 
 def _in_gguf(file: Path, source: str) -> ChatTemplate:
-    found = read_gguf_template(file)
-    if not found.text:
-        raise InvalidArgument(f"{source}: the model {file} has no {GGUF_TEMPLATE}")
-    return ChatTemplate(text=found.text, tokens=found.tokens)
+    entries = read_header(file).entries
+    text = entries.get(TEMPLATE)
+    if not text or not isinstance(text, str):
+        raise InvalidArgument(f"{source}: the model {file} has no {TEMPLATE}")
+    return ChatTemplate(text=text, tokens=special_tokens(entries))
 
 
 def template_of(model: str, parameter: Mapping[str, str], fallback: ChatTemplate | None) -> ChatTemplate:

@@ -1,4 +1,4 @@
-"""Chat templates in GGUF files: read from the metadata, whatever the file is."""
+"""Headers of GGUF files, and the chat templates in them: read, or refused, whatever the file is."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from tpy import limits
 from tpy.errors import Unsupported
-from tpy.frontends.openai.gguf import GgufError, GgufTemplate, read_gguf_template
 from tpy.frontends.openai.templates import template_of
+from tpy.gguf import TEMPLATE as KEY
+from tpy.gguf import GgufError, GgufHeader, read_header, special_tokens
 
 TEMPLATE = "{{ bos_token }}{{ messages[0].content }}"
 STRING, ARRAY, UINT32, FLOAT64 = 8, 9, 4, 12
@@ -54,8 +55,8 @@ def written(folder: Path, content: bytes) -> Path:
 
 def test_the_template_of_a_model(tmp_path: Path) -> None:
     file = written(tmp_path, WHOLE + b"weights")
-    found = read_gguf_template(file)
-    assert (found.text, found.tokens) == (TEMPLATE, {"bos_token": "<s>"})
+    entries = read_header(file).entries
+    assert (entries[KEY], special_tokens(entries)) == (TEMPLATE, {"bos_token": "<s>"})
     for place in (file, tmp_path):
         assert template_of("m", {"tokenizer": str(place)}, None).render([{"content": "hi"}], None) == "<s>hi"
     written(tmp_path, gguf(VALUES[0]))
@@ -69,29 +70,29 @@ def test_the_template_of_a_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "it ends within its metadata"),
+        (b"", "it ends within its header"),
         (b"GGML", "does not begin as GGUF does"),
         (gguf(version=1), "its version is 1, expected 2 or 3"),
         (gguf(version=0x03000000), "its version is 50331648"),
-        (gguf(*VALUES, count=9), "it ends within its metadata"),
+        (gguf(*VALUES, count=9), "it ends within its header"),
         (gguf(count=2**63), "more than 2000000 items"),
         (gguf(("a", 77, b"")), "a value of an unknown type, 77"),
         (gguf(("a", ARRAY, array(ARRAY, array(STRING)))), "a value of an unknown type, 9"),
         (gguf(("a", ARRAY, struct.pack("<IQ", UINT32, 2**63))), "more than 67108864 bytes"),
         (gguf(("a", ARRAY, struct.pack("<IQ", STRING, 2**63))), "more than 2000000 items"),
         (gguf(("a", STRING, struct.pack("<Q", 2**64 - 1))), "more than 67108864 bytes"),
-        (gguf(("tokenizer.ggml.tokens", ARRAY, array(UINT32))), "tokenizer.ggml.tokens has no texts"),
+        (gguf(("tokenizer.ggml.tokens", ARRAY, array(UINT32, struct.pack("<I", 7)))), "tokenizer.ggml.tokens has no texts"),
     ],
 )
 def test_files_that_are_something_else(tmp_path: Path, content: bytes, problem: str) -> None:
     with pytest.raises(GgufError, match=problem):
-        read_gguf_template(written(tmp_path, content))
+        special_tokens(read_header(written(tmp_path, content)).entries)
 
 
 def test_many_small_texts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "OPENAI_GGUF_ITEMS_MAX", 10)
+    monkeypatch.setattr(limits, "GGUF_ITEMS_MAX", 10)
     with pytest.raises(GgufError, match="more than 10 items"):
-        read_gguf_template(written(tmp_path, WHOLE))
+        read_header(written(tmp_path, WHOLE))
 
 
 @settings(max_examples=300)
@@ -99,7 +100,7 @@ def test_many_small_texts_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_spoiled_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, at: int, spoiled: bytes, end: int) -> None:
     content = WHOLE[:at] + spoiled + WHOLE[at + len(spoiled) :]
     try:
-        found = read_gguf_template(written(tmp_path_factory.getbasetemp(), content[: max(end, at)]))
+        found = read_header(written(tmp_path_factory.getbasetemp(), content[: max(end, at)]))
     except GgufError:
         return
-    assert isinstance(found, GgufTemplate)
+    assert isinstance(found, GgufHeader)

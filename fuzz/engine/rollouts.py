@@ -1,0 +1,97 @@
+"""The targets of rollouts: random histories of requests and time, beside a model that keeps every request of a step in a list."""
+
+from __future__ import annotations
+
+from fuzz.chance import Chance
+from fuzz.target import Target
+from tpy.config.rollout import RolloutPlan, RolloutStep
+from tpy.units import NS_PER_S
+from tpy_data.engine.rollouts.core.rollout import Arm, Decision, RolloutCore, RolloutState
+
+_STEPS = (30, 60, 120)
+_RULES = ("new", "old", "failed", "advanced", "promoted", "rolled back", "late")
+_INVARIANT = "a rollout's shares, steps and gates are those that its requests and the time give"
+
+
+class ForgetfulCore(RolloutCore):
+    """Wrong on purpose: the first step's requests still count in the second."""
+
+    def _advance(self, now_ns: int, reason: str) -> Decision:
+        counts = self.counts
+        decision = super()._advance(now_ns, reason)
+        if self.step == 1:
+            self.counts = counts
+        return decision
+
+
+def _random_plan(chance: Chance) -> RolloutPlan:
+    shares = sorted(chance.choice((1, 5, 10, 12.5, 50, 99, 100)) for _ in range(chance.randint(1, 4)))
+    return RolloutPlan(
+        steps=tuple(RolloutStep(share, chance.choice((0, 1, 10))) for share in shares),
+        max_error_percent=chance.choice((None, 0, 1, 10, 100)),
+        min_requests=chance.choice((1, 2, 5, 20)),
+    )
+
+
+def run_history(chance: Chance, core: RolloutCore) -> int:
+    """Drive a core through a random history beside the naive model; returns the number of its steps."""
+    plan, now_ns, since_ns, step, state = core.plan, 0, 0, 0, RolloutState.RUNNING
+    new: list[bool] = []
+    chosen: list[Arm] = []
+    rounds = 0
+    for _ in chance.rounds(_STEPS):
+        rounds += 1
+        if chance.random() < 0.7:
+            arm = core.choose()
+            failed = chance.random() < 0.1
+            decision = core.ended(arm, failed=failed, latency_ns=chance.randrange(NS_PER_S))
+            chance.took(arm.value)
+            chosen.append(arm)
+            due = False
+            if arm is Arm.NEW and state is RolloutState.RUNNING:
+                new.append(failed)
+                most = plan.max_error_percent
+                due = failed and most is not None and sum(new) * 100 > most * max(len(new), plan.min_requests)
+                chance.took("failed" if failed else arm.value)
+            assert (decision is not None) == due, (decision, new)
+            if due:
+                state = RolloutState.ROLLED_BACK
+                chosen = []
+                chance.took("rolled back")
+        else:
+            now_ns += chance.choice((0, 1, NS_PER_S, 10 * NS_PER_S))
+            decision = core.tick(now_ns)
+            seconds = plan.steps[step].seconds if step < len(plan.steps) else 0
+            is_time = now_ns - since_ns >= seconds * NS_PER_S
+            due = state is RolloutState.RUNNING and is_time and len(new) >= plan.min_requests
+            chance.took("late" if is_time and not due else "new")
+            assert (decision is not None) == due, (decision, new)
+            if due:
+                step, since_ns, new, chosen = step + 1, now_ns, [], []
+                state = RolloutState.PROMOTED if step == len(plan.steps) else state
+                chance.took("promoted" if step == len(plan.steps) else "advanced")
+        assert core.state is state
+        percent = {RolloutState.PROMOTED: 100.0, RolloutState.ROLLED_BACK: 0.0}.get(state)
+        share = plan.steps[step].percent if percent is None else percent
+        assert core.percent == share
+        assert abs(sum(arm is Arm.NEW for arm in chosen) - len(chosen) * share / 100) <= 1
+    return rounds
+
+
+def _run(chance: Chance) -> int:
+    return run_history(chance, RolloutCore(_random_plan(chance), 0))
+
+
+def _run_forgetful(chance: Chance) -> int:
+    plan = RolloutPlan(steps=(RolloutStep(100, 0), RolloutStep(100, 0), RolloutStep(100, 0)), min_requests=2)
+    return run_history(chance, ForgetfulCore(plan, 0))
+
+
+ROLLOUT = Target(name="rollout", invariant=_INVARIANT, run=_run, smoke_examples=2000, rules=_RULES)
+CANARY = Target(
+    name="rollout_canary",
+    invariant="a core that counts the requests of another step is found out",
+    run=_run_forgetful,
+    smoke_examples=100,
+    must_fail=True,
+)
