@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 import numpy as np
@@ -118,6 +119,23 @@ async def test_a_batch_that_takes_long_is_told_in_the_log(autojump_clock: MockCl
             "still executing after 20 s",
             "still executing after 40 s",
         ]
+
+
+async def test_a_loop_that_is_held_up_meanwhile_costs_no_model(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is paused while the log is written: the time of the next line is over already."""
+
+    class Pauses(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "still executing after 10 s" in record.getMessage():
+                autojump_clock.jump(30)
+
+    monkeypatch.setattr(logging.getLogger(), "handlers", [*logging.getLogger().handlers, Pauses()])
+    async with rig(latency_ms=100_000) as r:
+        await r.serve(config())
+        assert values(await r.submit().wait())
+        assert "still executing after 40 s" in caplog.text
 
 
 async def test_an_idle_instance_needs_no_timer(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:

@@ -146,6 +146,9 @@ class NoModels:
     def cache_statistics(self) -> None:
         return None
 
+    def rollout_families(self) -> tuple[()]:
+        return ()
+
     def custom_metrics(self) -> tuple[()]:
         return ()
 

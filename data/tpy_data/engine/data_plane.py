@@ -150,6 +150,10 @@ class DataPlane:
             if isinstance(engine := served.served_copy.engine, VersionEngine) and engine.is_engine
         }
 
+    def rollout_families(self) -> Sequence[MeasuredFamily]:
+        """The metrics of rollouts."""
+        return self.rollouts.families()
+
     def cache_statistics(self) -> CacheStatistics | None:
         """Of the response cache as a whole; None: there is none, or it has metrics of its own."""
         return None if self._cache is None else self._cache.statistics()

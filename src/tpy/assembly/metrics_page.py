@@ -73,7 +73,7 @@ class MetricsPage:
         host = [
             *self._gpus.families,
             *self._sampler.families,
-            *self._data.rollouts.families(),
+            *self._data.rollout_families(),
             *cache_families(self._data.cache_statistics()),
             *pinned_pool_families(self._pinned.total_bytes, self._pinned.used_bytes),
             *self._repositories(),

@@ -53,6 +53,9 @@ class RolloutPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.sticky.removeprefix(_OF_PARAMETER) if self.sticky.startswith(_OF_PARAMETER) else None
 
 
+_DECODER: Final = msgspec.json.Decoder(RolloutPlan)
+
+
 def rollout_plan(config: ModelConfig) -> RolloutPlan | None:
     """The plan of a model; None: it has none. Raises ValueError for one that cannot be, with the reason."""
     text = config.parameter(PARAMETER, "")
@@ -62,7 +65,7 @@ def rollout_plan(config: ModelConfig) -> RolloutPlan | None:
 @functools.lru_cache(maxsize=256)
 def _read(text: str) -> RolloutPlan:
     try:
-        plan = msgspec.json.decode(text, type=RolloutPlan)
+        plan = _DECODER.decode(text)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from None
     if plan.sticky and plan.sticky not in KEYS and not plan.sticky_parameter:

@@ -234,23 +234,24 @@ class SupervisedInstance:
         slot = self._slot
         if slot is None:
             return
-        completed, wait_s = slot.completed, self._recipe.long_s
+        completed, due_s = slot.completed, trio.current_time() + self._recipe.long_s
         while True:
             if not slot.held:
                 await _given_work(slot)  # a thousand idle instances need no timers
-            with trio.move_on_after(wait_s):
+                due_s = trio.current_time() + self._recipe.long_s
+            with trio.move_on_at(due_s):
                 await self._worked_again.wait()
             self._worked_again = trio.Event()
             if not slot.held or slot.completed != completed:
-                completed, self._long_since_s, wait_s = slot.completed, None, self._recipe.long_s
+                completed, self._long_since_s, due_s = slot.completed, None, trio.current_time() + self._recipe.long_s
                 continue
             if self._long_since_s is None:
-                self._long_since_s = trio.current_time() - wait_s
+                self._long_since_s = min(due_s, trio.current_time()) - self._recipe.long_s
             if round(self.executing_s, 3) >= max(2 * self.reported_s, LONG_EXECUTION_S):
                 self.reported_s = round(self.executing_s)
                 self._log_long(slot.name)
                 self._on_change()
-            wait_s = max(2 * self.reported_s, LONG_EXECUTION_S) - self.executing_s
+            due_s = self._long_since_s + max(2 * self.reported_s, LONG_EXECUTION_S)
 
     def _log_long(self, name: str) -> None:
         context = {"instance": name, "seconds": f"{self.reported_s:g}"}

@@ -21,6 +21,7 @@ from tpy.messages import DataType
 
 _LENGTH_BYTES = 4
 _ADAPTERS, _ADAPTERS_FILE = "lora_adapters", "multi_lora.json"
+_DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
 def read_labels(config: ModelConfig, model_directory: Path) -> dict[str, tuple[str, ...]]:
@@ -42,7 +43,7 @@ def with_adapters(config: ModelConfig, version_directory: Path) -> ModelConfig:
     if _ADAPTERS in config.parameters or not file.is_file():
         return config
     try:
-        names = list(msgspec.json.decode(read_file(file, bytes_max=MODEL_TEXT_BYTES_MAX), type=dict[str, Any]))
+        names = list(_DECODER.decode(read_file(file, bytes_max=MODEL_TEXT_BYTES_MAX)))
     except (OSError, msgspec.DecodeError):
         return config
     added = {_ADAPTERS: ModelParameter(string_value=",".join(name for name in names if "," not in name))}

@@ -44,6 +44,9 @@ class Kept(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+_DECODER = msgspec.json.Decoder(dict[str, Kept])
+
+
 class _Model:
     """A model with a plan. `old` is the version that answers; `new` the newer one that is rolled out by `core`, or was. `differs`
     is the reason why the two cannot share requests, "" if they can: it waits, as both may be about to be loaded anew."""
@@ -163,14 +166,14 @@ class Rollouts:
         return self._end(model_name, RolloutCore.roll_back)
 
     def families(self) -> list[MeasuredFamily]:
-        """The metrics of rollouts; empty where no model has a plan."""
+        """The metrics of rollouts."""
         shares = [
             RolloutShare(model.name, known.new.version, known.core.percent)
             for model, known in sorted(self._models.items())
             if known.core is not None and known.new is not None
         ]
         decisions = {(model.name, state.value): count for (model, state), count in sorted(self._decisions.items(), key=str)}
-        return rollout_families(shares, decisions) if self._models else []
+        return rollout_families(shares, decisions)
 
     def _end(self, model_name: str, end: Callable[[RolloutCore, str], Decision]) -> RolloutStatus:
         model, known, core, _ = self._find(model_name)
@@ -334,7 +337,7 @@ def _arm(version: int, core: RolloutCore, arm: Arm) -> RolloutArm:
 
 def _read(file: Path) -> dict[str, Kept]:
     try:
-        return msgspec.json.decode(read_file(file, bytes_max=ROLLOUT_FILE_BYTES_MAX), type=dict[str, Kept])
+        return _DECODER.decode(read_file(file, bytes_max=ROLLOUT_FILE_BYTES_MAX))
     except FileNotFoundError:
         return {}
     except (OSError, TpyError, msgspec.MsgspecError) as error:
