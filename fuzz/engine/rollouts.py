@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzz.chance import Chance
-from fuzz.target import Target
+from fuzz.target import Target, Violation
 from tpy.config.rollout import RolloutPlan, RolloutStep
 from tpy.units import NS_PER_S
 from tpy_data.engine.rollouts.core.rollout import Arm, Decision, RolloutCore, RolloutState
@@ -22,6 +22,11 @@ class ForgetfulCore(RolloutCore):
         if self.step == 1:
             self.counts = counts
         return decision
+
+
+def _require(seen: object, expected: object, what: str) -> None:
+    if seen != expected:
+        raise Violation(f"{what}: {seen}, expected {expected}")
 
 
 def _random_plan(chance: Chance) -> RolloutPlan:
@@ -53,7 +58,7 @@ def run_history(chance: Chance, core: RolloutCore) -> int:
                 most = plan.max_error_percent
                 due = failed and most is not None and sum(new) * 100 > most * max(len(new), plan.min_requests)
                 chance.took("failed" if failed else arm.value)
-            assert (decision is not None) == due, (decision, new)
+            _require(decision is not None, due, f"a decision at an end: {decision}")
             if due:
                 state = RolloutState.ROLLED_BACK
                 chosen = []
@@ -65,16 +70,16 @@ def run_history(chance: Chance, core: RolloutCore) -> int:
             is_time = now_ns - since_ns >= seconds * NS_PER_S
             due = state is RolloutState.RUNNING and is_time and len(new) >= plan.min_requests
             chance.took("late" if is_time and not due else "new")
-            assert (decision is not None) == due, (decision, new)
+            _require(decision is not None, due, f"a decision at {now_ns} ns: {decision}")
             if due:
                 step, since_ns, new, chosen = step + 1, now_ns, [], []
                 state = RolloutState.PROMOTED if step == len(plan.steps) else state
                 chance.took("promoted" if step == len(plan.steps) else "advanced")
-        assert core.state is state
+        _require(core.state, state, "the state")
         percent = {RolloutState.PROMOTED: 100.0, RolloutState.ROLLED_BACK: 0.0}.get(state)
         share = plan.steps[step].percent if percent is None else percent
-        assert core.percent == share
-        assert abs(sum(arm is Arm.NEW for arm in chosen) - len(chosen) * share / 100) <= 1
+        _require(core.percent, share, "the share")
+        _require(abs(sum(arm is Arm.NEW for arm in chosen) - len(chosen) * share / 100) <= 1, True, "shared out evenly")
     return rounds
 
 

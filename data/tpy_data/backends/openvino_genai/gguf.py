@@ -1,4 +1,4 @@
-"""What OpenVINO GenAI reads of GGUF files: the formats of their tensors, all of which must be there."""
+"""The formats of GGUF files that OpenVINO GenAI reads, and whether all tensors are there."""
 
 from __future__ import annotations
 
