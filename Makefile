@@ -257,6 +257,12 @@ bench-growth: $(VENV)/.tpy-bench-setup ## how cost grows with batches, clients, 
 profile: $(VENV)/.tpy-bench-setup ## draw where the time of a server under load goes: a flame graph in .bench, by py-spy
 	$(BIN)/python -m benchmarks.profile
 
+LLM_SETUP := $(VENV)/.tpy-chat-setup
+
+bench-llm: $(LLM_SETUP) ## tokens/s and time to the first token of a small language model, by the bare engine and by the server: 5 minutes
+	$(BIN)/python docs/examples/chat/build.py demo/chat
+	$(BIN)/python -m benchmarks.llm demo/chat --results .bench/llm.json
+
 ROWS ?= 1000000
 
 bench-ray: $(RAY_SETUP) ## tpy on Ray Serve beside an empty deployment and the form of the tutorials, by HAProxy and the Python proxy, and its growth over raylets: 7 minutes
