@@ -1,4 +1,4 @@
-"""`tpy`: serve, dev, init, infer, perf, analyze, top, explain, record, replay, check, doctor, demo, completion.
+"""`tpy`: serve, dev, init, import, infer, perf, analyze, top, explain, record, replay, check, doctor, demo, completion.
 
 Exit codes: 0 done; 1 wrong flags, a server that could not start or stop in order, or a repository with errors; 130 when a
 second Ctrl-C ended the server at once.
@@ -27,6 +27,7 @@ from tpy.cli.connecting import TlsOptions, context_of, header_option, tls_option
 from tpy.cli.development import DEFAULTS as DEVELOPMENT_DEFAULTS
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.cli.garbage import collect_garbage
+from tpy.cli.importing.command import import_models
 from tpy.cli.parsing import FiniteRange, ServeCommand, UsageError, collect, serve_options
 from tpy.cli.perf.command import perf
 from tpy.cli.top import SORT_NAMES
@@ -415,12 +416,8 @@ def top(
         sys.exit(0)
 
 
-cli.add_command(perf)
-cli.add_command(record)
-cli.add_command(replay)
-cli.add_command(analyze)
-cli.add_command(completion)
-cli.add_command(auth_key)
+for _command in (perf, record, replay, analyze, completion, auth_key, import_models):
+    cli.add_command(_command)
 
 
 def main() -> None:

@@ -168,6 +168,18 @@ def _completed(config: ModelConfig, building: Path, source: Path, forms: Collect
     that it cannot read; `forms` are those that its file can be made into."""
     if config.input:
         return config
+    try:
+        return completed_by_backend(config, building)
+    except TpyError as error:
+        other = "; --as python serves it as it is" if Form.PYTHON in forms else ""
+        if Form.ONNX in forms:
+            other = "; --as onnx converts it"
+        text = error.message.splitlines()[0].replace(f"{building}/1/", "")  # the folder is gone with this error
+        raise UsageError(f"{source}: the {config.backend} backend cannot read the model: {text}{other}") from error
+
+
+def completed_by_backend(config: ModelConfig, folder: Path) -> ModelConfig:
+    """The configuration with the inputs and outputs that the backend finds in version 1 of a model folder. Raises TpyError."""
     registry = BackendRegistry(global_config={"default-max-batch-size": str(_BATCH_SIZE)})
     try:
         context = ModelContext(
@@ -175,16 +187,10 @@ def _completed(config: ModelConfig, building: Path, source: Path, forms: Collect
             version=1,
             generation=1,
             config=config,
-            model_directory=building,
-            version_directory=building / "1",
+            model_directory=folder,
+            version_directory=folder / "1",
         )
         found = registry.get(config.backend).auto_complete(context)
-    except TpyError as error:
-        other = "; --as python serves it as it is" if Form.PYTHON in forms else ""
-        if Form.ONNX in forms:
-            other = "; --as onnx converts it"
-        text = error.message.splitlines()[0].replace(f"{building}/1/", "")  # the folder is gone with this error
-        raise UsageError(f"{source}: the {config.backend} backend cannot read the model: {text}{other}") from error
     finally:
         registry.close()
     batches = found.max_batch_size > 0 and config.backend not in ("python", "pytorch")  # a program may take fewer rows

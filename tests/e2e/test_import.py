@@ -1,0 +1,90 @@
+"""`tpy import`: the model folders that it makes are sound, and are served."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.backends import onnx_models
+
+from .server import ServerProcess, run_tpy
+from .test_serve_target import ask
+
+TENSOR = json.dumps([{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 3]}}])
+"""A signature's side."""
+
+MLMODEL = """
+flavors:
+  FLAVOUR
+  python_function: {loader_module: mlflow.onnx, python_version: 3.11.7}
+mlflow_version: 3.17.2
+signature:
+  inputs: 'TENSOR'
+  outputs: 'TENSOR'
+  params: '[{"name": "scale", "type": "double", "default": 2.0}]'
+""".replace("TENSOR", TENSOR)
+
+PYFUNC = """
+class Model:
+    def predict(self, data, params=None):
+        return data * (params or {"scale": 2})["scale"]
+
+
+def load_model(path):
+    assert open(path + "/MLmodel").read()
+    return Model()
+"""
+"""Stands in for mlflow.pyfunc, which is not installed here."""
+
+
+def mlflow_model(path: Path, flavour: str) -> Path:
+    path.mkdir()
+    (path / "MLmodel").write_text(MLMODEL.replace("FLAVOUR", flavour))
+    (path / "model.onnx").write_bytes(onnx_models.affine(2, 1))
+    return path
+
+
+def test_models_of_mlflow_are_served(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    native = mlflow_model(tmp_path / "native", "onnx: {data: model.onnx}")
+    general = mlflow_model(tmp_path / "general", "other: {}")
+    dry = run_tpy("import", str(native), "--to", str(models), "--dry-run")
+    assert (dry.code, dry.err, models.exists()) == (0, "", False)
+    assert "model.onnx  1/model.onnx, for the onnxruntime backend" in dry.out
+    assert dry.out.splitlines()[-1] == "1 model to import, 0 not"
+    assert run_tpy("import", str(native), "--to", str(models)).code == 0
+    without = run_tpy("import", str(general), "--to", str(models), "--json")
+    assert (without.code, json.loads(without.out)["models"]) == (1, [])
+    assert json.loads(run_tpy("import", str(general), "--to", str(models), "--trust", "--json").out)["not_imported"] == []
+    assert run_tpy("check", str(models)).out == "2 models checked, 0 with errors\n"
+    library = models / "general" / "1" / "mlflow"
+    library.mkdir()
+    (library / "__init__.py").touch()
+    (library / "pyfunc.py").write_text(PYFUNC)
+    with ServerProcess(str(models)) as server:
+        request = {"name": "input", "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}
+        scaled = {"inputs": [request], "parameters": {"scale": 10}}
+        status, answer = ask(server, "/v2/models/general/infer", scaled)
+        assert status == 200, answer
+        assert json.loads(answer)["outputs"][0]["data"] == [10, 20, 30, 40, 50, 60]
+        status, answer = ask(server, "/v2/models/general/infer", {"inputs": [request]})
+        assert status == 200, answer
+        assert json.loads(answer)["outputs"][0]["data"] == [2, 4, 6, 8, 10, 12]
+        status, answer = ask(server, "/v2/models/native/infer", {"inputs": [{**request, "name": "INPUT"}]})
+        assert status == 200, answer
+        assert json.loads(answer)["outputs"][0]["data"] == [3, 5, 7, 9, 11, 13]
+
+
+def test_what_cannot_be_imported_leaves_nothing_behind(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    broken = mlflow_model(tmp_path / "broken", "onnx: {data: model.onnx}")
+    (broken / "model.onnx").write_bytes(b"no model")
+    outcome = run_tpy("import", str(broken), "--to", str(models))
+    assert (outcome.code, list(models.iterdir())) == (1, [])
+    assert "the onnxruntime backend cannot read it" in outcome.out
+    (models / "broken").mkdir()
+    outcome = run_tpy("import", str(broken), "--to", str(models), "--dry-run")
+    assert f"{models}/broken is there already; remove it" in outcome.out
+    outcome = run_tpy("import", str(tmp_path), "--to", str(models))
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "expected the folder of an MLflow model" in outcome.err
