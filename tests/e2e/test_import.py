@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.backends import onnx_models
@@ -88,3 +89,23 @@ def test_what_cannot_be_imported_leaves_nothing_behind(tmp_path: Path) -> None:
     outcome = run_tpy("import", str(tmp_path), "--to", str(models))
     assert (outcome.code, outcome.out) == (1, "")
     assert "expected the folder of an MLflow model" in outcome.err
+
+
+def test_saved_models_of_tensorflow_serving_are_linked(tmp_path: Path) -> None:
+    """What is in them is for the backend, which is not installed here: tests/backends/tensorflow/test_imported.py."""
+    models = tmp_path / "models"
+    version = tmp_path / "served" / "half" / "00000007"
+    version.mkdir(parents=True)
+    (version / "saved_model.pb").touch()
+    (tmp_path / "served" / "models.config").write_text(
+        "model_config_list { config { name: 'half' base_path: '/models/half' version_labels { key: 'stable' value: 7 } } }"
+    )
+    (tmp_path / "served" / "batching_parameters.txt").write_text("max_batch_size { value: 32 } num_batch_threads { value: 2 }")
+    dry = run_tpy("import", str(tmp_path / "served"), "--to", str(models), "--dry-run")
+    assert (dry.code, dry.err, models.exists()) == (0, "", False)
+    assert "version_labels: stable  there are no labels: ask for half/versions/7" in dry.out
+    if find_spec("tensorflow") is not None:
+        return  # an empty file is no SavedModel
+    assert run_tpy("import", str(tmp_path / "served"), "--to", str(models)).code == 0
+    assert (models / "half" / "7" / "model.savedmodel").readlink() == version.resolve()
+    assert run_tpy("check", str(models)).out == "1 model checked, 0 with errors\n"

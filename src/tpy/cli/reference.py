@@ -30,7 +30,11 @@ EXAMPLES = {
         "tpy init resnet --from model.pt --input X:FP32:3,224,224",
         "tpy init net --from weights.pt --class net.py:Net --input X:FP32:8",
     ),
-    "import": ("tpy import --dry-run mlruns/0/3c5a/artifacts/model", "tpy import mlruns/0/3c5a/artifacts/model --to models"),
+    "import": (
+        "tpy import --dry-run mlruns/0/3c5a/artifacts/model",
+        "tpy import mlruns/0/3c5a/artifacts/model --to models",
+        "tpy import models.config",
+    ),
     "auth-key": ("tpy auth-key team-a --role infer --models 'resnet*' >> auth.toml",),
     "infer": ("tpy infer iris 'X=[5.1, 3.5, 1.4, 0.2]'", "tpy infer resnet photo.png --output label --json"),
     "perf": (

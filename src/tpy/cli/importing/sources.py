@@ -7,6 +7,7 @@ from pathlib import Path
 from tpy.cli.importing.core.mlflow import plan_mlflow
 from tpy.cli.importing.core.plan import Plan, Unimportable
 from tpy.cli.importing.mlflow import is_mlflow_model, read_mlflow
+from tpy.cli.importing.tensorflow_serving import is_serving_source, plan_of_serving
 
 
 def plan_of(source: Path, *, trust: bool) -> Plan:
@@ -15,4 +16,9 @@ def plan_of(source: Path, *, trust: bool) -> Plan:
         raise Unimportable("no such file or folder")
     if is_mlflow_model(source):
         return plan_mlflow(read_mlflow(source), trust=trust)
-    raise Unimportable("expected the folder of an MLflow model (with an MLmodel); for one model file: tpy init NAME --from FILE")
+    if is_serving_source(source):
+        return plan_of_serving(source)
+    raise Unimportable(
+        "expected the folder of an MLflow model (with an MLmodel), a models.config of TensorFlow Serving, or the base path of a "
+        "model there; for one model file: tpy init NAME --from FILE"
+    )

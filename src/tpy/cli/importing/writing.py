@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tpy.cli.importing.core.plan import Copy, ModelPlan, Part, Plan, Unimportable
+from tpy.cli.importing.core.plan import Link, ModelPlan, Part, Plan, Text, Unimportable
 from tpy.cli.init.create import completed_by_backend
 from tpy.config import ModelConfig, format_pbtxt
 from tpy.config.model_config import DynamicBatching
@@ -43,8 +43,10 @@ def _made(model: ModelPlan, source: Path, repository: Path) -> ModelPlan:
         for file in model.files:
             target = building / file.target
             target.parent.mkdir(parents=True, exist_ok=True)
-            if not isinstance(file, Copy):
+            if isinstance(file, Text):
                 target.write_text(file.text, encoding="utf-8")
+            elif isinstance(file, Link):
+                target.symlink_to(file.source)
             elif (source / file.source).is_dir():
                 shutil.copytree(source / file.source, target)
             else:
@@ -59,14 +61,18 @@ def _made(model: ModelPlan, source: Path, repository: Path) -> ModelPlan:
 def _completed(model: ModelPlan, building: Path) -> ModelPlan:
     """With what the backend finds in the files. Raises Unimportable where it cannot read them."""
     try:
-        found = completed_by_backend(msgspec.structs.replace(model.config, name=model.name), building)
+        versions = [int(folder.name) for folder in building.iterdir() if folder.is_dir()]
+        found = completed_by_backend(msgspec.structs.replace(model.config, name=model.name), building, max(versions))
     except Unavailable as error:
         step = f"here the {model.config.backend} backend cannot look at the model, so config.pbtxt has no inputs: {error}"
         return msgspec.structs.replace(model, steps=[*model.steps, step])
     except TpyError as error:
-        text = error.message.splitlines()[0].replace(f"{building}/1/", "")
+        text = error.message.splitlines()[0].replace(f"{building}/", "")
         raise Unimportable(f"the {model.config.backend} backend cannot read it: {text}") from None
-    batching = DynamicBatching() if found.max_batch_size > 0 else None
+    said = model.config
+    if said.max_batch_size > 0:
+        found = msgspec.structs.replace(found, max_batch_size=said.max_batch_size)
+    batching = (said.dynamic_batching or DynamicBatching()) if found.max_batch_size > 0 else None
     return msgspec.structs.replace(model, config=msgspec.structs.replace(found, dynamic_batching=batching))
 
 

@@ -178,17 +178,17 @@ def _completed(config: ModelConfig, building: Path, source: Path, forms: Collect
         raise UsageError(f"{source}: the {config.backend} backend cannot read the model: {text}{other}") from error
 
 
-def completed_by_backend(config: ModelConfig, folder: Path) -> ModelConfig:
-    """The configuration with the inputs and outputs that the backend finds in version 1 of a model folder. Raises TpyError."""
+def completed_by_backend(config: ModelConfig, folder: Path, version: int = 1) -> ModelConfig:
+    """The configuration with the inputs and outputs that the backend finds in a version of a model folder. Raises TpyError."""
     registry = BackendRegistry(global_config={"default-max-batch-size": str(_BATCH_SIZE)})
     try:
         context = ModelContext(
             name=config.name,
-            version=1,
+            version=version,
             generation=1,
             config=config,
             model_directory=folder,
-            version_directory=folder / "1",
+            version_directory=folder / str(version),
         )
         found = registry.get(config.backend).auto_complete(context)
     finally:

@@ -31,6 +31,13 @@ class Copy(msgspec.Struct, frozen=True):
     target: str
 
 
+class Link(msgspec.Struct, frozen=True):
+    """A file or folder, by its absolute path, that the model folder links to: it may be large, and its owner may change it."""
+
+    source: str
+    target: str
+
+
 class Text(msgspec.Struct, frozen=True):
     """A file of the model folder that is written anew."""
 
@@ -44,7 +51,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     config: ModelConfig
-    files: Sequence[Copy | Text]
+    files: Sequence[Copy | Link | Text]
     carried: Sequence[Part]
     lost: Sequence[Part] = ()
     header: str
