@@ -57,6 +57,13 @@ def test_settings_are_an_input_or_the_parameters_of_the_request() -> None:
     assert (request.max_tokens, request.sampling["temperature"]) == (4, "0")
 
 
+@pytest.mark.parametrize("name", ["max_tokens", "n", "logprobs"])
+def test_numbers_of_more_digits_than_python_reads_are_refused(name: str) -> None:
+    given_inputs = inputs(text_input="x", sampling_parameters=json.dumps({name: "9" * 5000}))
+    with pytest.raises(InvalidArgument, match=f"'{name}' must be an integer"):
+        asked_of(1, given_inputs, {})
+
+
 def test_the_prompt_is_repeated_unless_the_answer_streams_or_it_is_excluded() -> None:
     assert asked().repeats_prompt
     assert not asked(stream=True).repeats_prompt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tpy.units import MIB
+from tpy.units import KIB, MIB
 
 ENGINE_QUEUE_MAX: Final = 4096
 """Requests that wait for an engine at each priority. At 16 at a time of two seconds, the last one waits for eight minutes."""
@@ -26,3 +26,13 @@ GGUF_HEADER_BYTES_MAX: Final = 64 * MIB
 
 GGUF_ITEMS_MAX: Final = 2_000_000
 """Keys, texts and tensors in the header of a GGUF file: two for each token, and more than the largest vocabularies have."""
+
+ENGINE_GRAMMAR_BYTES_MAX: Final = 128 * KIB
+"""Of a schema, expression, grammar or list of choices, as JSON. OpenAI's schemas have at most 120,000 characters."""
+
+ENGINE_GRAMMAR_DEPTH_MAX: Final = 200
+"""Of objects and arrays in a schema. Compilers of grammars recurse, and take memory by the square of the depth: 20,000 levels
+end a process."""
+
+ENGINE_GRAMMAR_GROUPS_MAX: Final = 1000
+"""Opening parentheses in expressions and grammars, which may all be nested: 30,000 end a process."""

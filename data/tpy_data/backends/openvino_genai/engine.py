@@ -14,7 +14,15 @@ import openvino_genai as genai
 from tpy.backend.engine import Delta, EngineLimits, EngineLoad, EngineRequest, Logprob
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
 from tpy_data.backends.openvino_genai.model_folder import ModelFacts
-from tpy_data.backends.openvino_genai.sampling import generation_config, grammar_of, refusal_of, stop_strings
+from tpy_data.backends.openvino_genai.sampling import (
+    generation_config,
+    grammar_of,
+    is_of_inference,
+    keeps_stop,
+    reason_of,
+    refusal_of,
+    stop_strings,
+)
 from tpy_data.backends.openvino_genai.settings import EngineSettings
 from tpy_data.backends.openvino_genai.text import TextOfTokens
 
@@ -114,16 +122,16 @@ class GenAiEngine:
                 f"the prompt has {count} tokens, at most {longest - 1} are taken: prompt and answer may have {longest} together"
             )
         stops = stop_strings(request)
-        keeps_stop = request.sampling.get("include_stop_str_in_output") is True
+        keeps = keeps_stop(request)
         try:
             configs = [generation_config(request, self._defaults, index) for index in range(request.n)]
             for config in configs:
                 config.max_new_tokens = min(config.max_new_tokens, longest - len(tokens))
                 config.validate()
         except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-            raise InvalidArgument(f"the engine refuses the request: {error}") from None
+            raise InvalidArgument(f"the engine refuses the request: {reason_of(error)}") from None
         for index, config in enumerate(configs):
-            text = TextOfTokens(self._decode, stops, keeps_stop=keeps_stop)
+            text = TextOfTokens(self._decode, stops, keeps_stop=keeps)
             self._waiting.append(_Sequence(request, index, tokens, config, text))
 
     def cancel(self, request_id: int) -> None:
@@ -176,7 +184,9 @@ class GenAiEngine:
             try:
                 self._join(first)
             except RuntimeError as error:
-                refused.append(Delta(first.request_id, error=InvalidArgument(f"the engine refuses the request: {error}")))
+                refused.append(
+                    Delta(first.request_id, error=InvalidArgument(f"the engine refuses the request: {reason_of(error)}"))
+                )
         return refused
 
     def _join(self, sequence: _Sequence) -> None:
@@ -267,7 +277,7 @@ class GenAiEngine:
     def _refuse_unproven(self, error: RuntimeError) -> Sequence[Delta]:
         """A step has raised: because of a grammar that is new, or the engine is at its end."""
         guilty = next((each for each in self._sequences if not self._is_proven(each)), None)
-        if guilty is None:
+        if guilty is None or is_of_inference(error):
             raise Internal(f"OpenVINO GenAI failed in a step: {error}") from error
         deltas = [Delta(guilty.request_id, error=refusal_of(error))]
         self._waiting = deque([each for each in self._waiting if each.request_id != guilty.request_id])

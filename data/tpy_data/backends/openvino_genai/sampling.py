@@ -12,6 +12,7 @@ import openvino_genai as genai
 from tpy.backend.engine import EngineRequest
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
+from tpy.limits import ENGINE_GRAMMAR_BYTES_MAX, ENGINE_GRAMMAR_DEPTH_MAX, ENGINE_GRAMMAR_GROUPS_MAX
 
 _STOPS_MAX: Final = 16
 _DEFAULTS: Final[Mapping[str, tuple[object, ...]]] = {
@@ -46,14 +47,14 @@ def generation_config(request: EngineRequest, defaults: genai.GenerationConfig, 
     config.set_eos_token_id(defaults.eos_token_id)
     config.stop_token_ids = {*defaults.stop_token_ids, *_token_ids(given)}
     config.max_new_tokens = request.max_tokens
-    config.min_new_tokens = int(_number(given, "min_tokens", 0, 0, 2**31 - 1))
+    config.min_new_tokens = _whole(given, "min_tokens", 0, 0, request.max_tokens)
     config.ignore_eos = _flag(given, "ignore_eos")
     temperature = _number(given, "temperature", 1.0, 0.0, 100.0)
     if temperature > 0.01:
         config.do_sample = True
         config.temperature = temperature
         config.top_p = _number(given, "top_p", 1.0, 1e-6, 1.0)
-        top_k = int(_number(given, "top_k", 0, -1, 2**31 - 1))
+        top_k = _whole(given, "top_k", 0, -1, 2**31 - 1)
         if top_k > 0:
             config.top_k = top_k
         config.min_p = _number(given, "min_p", 0.0, 0.0, 1.0)
@@ -82,10 +83,15 @@ def generation_config(request: EngineRequest, defaults: genai.GenerationConfig, 
 def stop_strings(request: EngineRequest) -> tuple[str, ...]:
     """Raises InvalidArgument for what is not text."""
     stop = request.sampling.get("stop")
-    stops = [stop] if isinstance(stop, str) else stop or []
+    stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
     if not isinstance(stops, list) or len(stops) > _STOPS_MAX or not all(isinstance(each, str) and each for each in stops):
         raise InvalidArgument(f"'stop' must be a text, or at most {_STOPS_MAX} of them, none empty")
     return tuple(stops)
+
+
+def keeps_stop(request: EngineRequest) -> bool:
+    """Returns True where a stop string is a part of the answer. Raises InvalidArgument for what is not true or false."""
+    return _flag({name: value for name, value in request.sampling.items() if value is not None}, "include_stop_str_in_output")
 
 
 def grammar_of(request: EngineRequest) -> str:
@@ -94,10 +100,22 @@ def grammar_of(request: EngineRequest) -> str:
     return "" if found is None else json.dumps(found, sort_keys=True)
 
 
+def reason_of(error: Exception) -> str:
+    """Returns what the engine says, without the condition and the place in its source that it says first."""
+    return echo(
+        re.sub(r"^(Exception from \S+:\d+:\s*)?Check '.*?' failed at \S+:\d+:\s*", "", str(error).strip(), flags=re.DOTALL)
+    )
+
+
 def refusal_of(error: Exception) -> InvalidArgument:
     """Returns the engine's reason why it cannot compile a grammar, without the places in its source."""
     text = re.sub(r"^\[[0-9:]+\]\s+\S+:\d+:\s+", "", str(error).strip())
     return InvalidArgument(f"'structured_outputs' cannot be compiled: {echo(text)}")
+
+
+def is_of_inference(error: Exception) -> bool:
+    """Returns True for what OpenVINO says of an inference that failed, as when memory runs out: no grammar is the reason."""
+    return "Exception from src/inference/" in str(error)
 
 
 def _structure(given: Mapping[str, Any]) -> genai.StructuredOutputConfig | None:
@@ -110,12 +128,43 @@ def _structure(given: Mapping[str, Any]) -> genai.StructuredOutputConfig | None:
     others = [name for name, value in found.items() if value is not None and name not in _KINDS]
     if others or len(kinds) != 1:
         raise InvalidArgument(f"'structured_outputs' must have exactly one of {', '.join(_KINDS)}; got {echo(', '.join(found))}")
+    _check_size(found)
     config = genai.StructuredOutputConfig()
     _KINDS[kinds[0]](config, found[kinds[0]])
     return config
 
 
+def _check_size(found: Mapping[str, Any]) -> None:
+    """The compiler is native code and recurses: what is too deep for it would end the process. Raises InvalidArgument."""
+    _check_depth(found)
+    text = json.dumps(found)
+    if len(text) > ENGINE_GRAMMAR_BYTES_MAX:
+        raise InvalidArgument(f"'structured_outputs' has {len(text)} bytes as JSON, at most {ENGINE_GRAMMAR_BYTES_MAX} are taken")
+    groups = 0 if "choice" in found else text.count("(")
+    if groups > ENGINE_GRAMMAR_GROUPS_MAX:
+        raise InvalidArgument(f"'structured_outputs' has {groups} parentheses, at most {ENGINE_GRAMMAR_GROUPS_MAX} are taken")
+
+
+def _check_depth(document: object) -> None:
+    level: list[object] = [document]
+    for _ in range(ENGINE_GRAMMAR_DEPTH_MAX):
+        level = [
+            child
+            for each in level
+            if isinstance(each, dict | list)
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return
+    raise InvalidArgument(f"'structured_outputs' is nested more than {ENGINE_GRAMMAR_DEPTH_MAX} levels deep")
+
+
 def _set_json(config: genai.StructuredOutputConfig, value: object) -> None:
+    if isinstance(value, str):
+        try:
+            _check_depth(json.loads(value))
+        except (ValueError, RecursionError):
+            raise InvalidArgument("'structured_outputs.json' is not JSON") from None
     config.json_schema = value if isinstance(value, str) else json.dumps(value)
 
 
@@ -132,7 +181,7 @@ def _set_regex(config: genai.StructuredOutputConfig, value: object) -> None:
 def _set_choice(config: genai.StructuredOutputConfig, value: object) -> None:
     if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
         raise InvalidArgument("'structured_outputs.choice' must be a list of texts")
-    config.grammar = "root ::= " + " | ".join([json.dumps(each) for each in value])
+    config.grammar = "root ::= " + " | ".join([json.dumps(each, ensure_ascii=False) for each in value])
 
 
 def _set_grammar(config: genai.StructuredOutputConfig, value: object) -> None:
@@ -152,8 +201,8 @@ _KINDS: Final[Mapping[str, Callable[[genai.StructuredOutputConfig, object], None
 
 def _token_ids(given: Mapping[str, Any]) -> list[int]:
     ids = given.get("stop_token_ids", [])
-    if not isinstance(ids, list) or not all(type(each) is int for each in ids):
-        raise InvalidArgument("'stop_token_ids' must be a list of tokens")
+    if not isinstance(ids, list) or not all(type(each) is int and 0 <= each < 2**31 for each in ids):
+        raise InvalidArgument("'stop_token_ids' must be a list of tokens, numbers from 0 on")
     return ids
 
 
@@ -162,6 +211,13 @@ def _flag(given: Mapping[str, Any], name: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidArgument(f"'{name}' must be true or false, got {echo(str(value))}")
     return value
+
+
+def _whole(given: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
+    value = _number(given, name, default, least, most)
+    if value != int(value):
+        raise InvalidArgument(f"'{name}' must be an integer from {least} to {most}, got {echo(str(given.get(name)))}")
+    return int(value)
 
 
 def _number(given: Mapping[str, Any], name: str, default: float, least: float, most: float) -> float:

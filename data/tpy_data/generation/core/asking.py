@@ -28,6 +28,9 @@ QUEUED_NS: Final = "tpy_queued_ns"
 _PARSED_AT_ONCE: Final = 64 * KIB
 """Settings that are longer are not parsed for the sake of an estimate."""
 
+_DIGITS_MAX: Final = 20
+"""Of an integer as text: more than any of them has. Python's own limit is an exception."""
+
 RETURNS: Final = (
     "finish_reason",
     "cumulative_logprob",
@@ -163,7 +166,9 @@ def _integer(settings: Mapping[str, Any], name: str, least: int, most: int, defa
     value = settings.get(name)
     if value is None:
         return default
-    if isinstance(value, str) and value.isascii() and value.isdigit():  # parameters of requests are often texts
+    if (
+        isinstance(value, str) and len(value) <= _DIGITS_MAX and value.isascii() and value.isdigit()
+    ):  # parameters of requests are often texts
         value = int(value)
     if type(value) is not int or not least <= value <= most:
         raise InvalidArgument(f"'{name}' must be an integer from {least} to {most}, got {echo(str(value))}")
