@@ -166,3 +166,20 @@ def test_a_stop_string_and_what_follows_is_left_out(text: str, stops: list[str])
     read = text[: min(ends)]  # so much was there when the first stop string was whole
     assert found == read[: min(place for stop in stops if (place := read.find(stop)) >= 0)]
     assert reader.is_stopped
+
+
+@given(st.lists(st.lists(st.integers(0, 300), max_size=3), max_size=6))
+def test_what_will_be_decoded_is_known_before(steps: list[list[int]]) -> None:
+    """Engines decode the texts of all their sequences together."""
+    decoded: list[list[int]] = []
+
+    def decode(tokens: list[int]) -> str:
+        decoded.append(tokens)
+        return bytes([token % 256 for token in tokens]).decode(errors="replace")
+
+    text = TextOfTokens(decode)
+    for tokens in steps:
+        expected = list(text.parts(tokens))
+        decoded.clear()
+        text.add(tokens)
+        assert decoded == expected

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -29,8 +28,6 @@ from tpy_data.backends.openvino_genai.text import TextOfTokens
 _REASONS: Final = {genai.GenerationFinishReason.LENGTH: "length", genai.GenerationFinishReason.STOP: "stop"}
 _ESTIMATED_CHARACTERS: Final = 4096
 _GRAMMARS_MAX: Final = 1024
-_FEW: Final = 3
-_DECODED_MAX: Final = 65_536
 _RUNNING: Final = genai.GenerationStatus.RUNNING
 _IGNORED: Final = genai.GenerationStatus.IGNORED
 
@@ -91,9 +88,8 @@ class GenAiEngine:
             raise InvalidArgument(f"OpenVINO GenAI {genai.__version__} cannot load '{path}': {error}") from None
         self._settings = settings
         self._tokenizer = self._pipeline.get_tokenizer()
-        decode = self._tokenizer.decode
-        # A decode is an inference of OpenVINO's. Of the two that each token takes, one is nearly always of a single token.
-        self._decode_few = lru_cache(_DECODED_MAX)(lambda tokens: decode(list(tokens)))
+        self._decoded: dict[tuple[int, ...], str] = {}
+        """The texts of this step. A decode is an inference of OpenVINO's: those of all sequences in one take hardly longer."""
         self._defaults = self._pipeline.get_config()
         if not 0 <= self._defaults.eos_token_id < 2**31:
             self._defaults.set_eos_token_id(self._tokenizer.get_eos_token_id())
@@ -157,7 +153,9 @@ class GenAiEngine:
             kv_blocks_used=round(metrics.cache_usage * self._settings.num_kv_blocks / 100),
             kv_blocks_total=self._settings.num_kv_blocks,
         )
-        deltas = [delta for each in list(self._sequences) if (delta := self._read(each)) is not None]
+        found = [(each, _new_of(each)) for each in self._sequences]
+        self._decode_all([(each, new.tokens) for each, new in found if new.tokens])
+        deltas = [delta for each, new in found if (delta := self._delta(each, new)) is not None]
         self._release()
         return [*refused, *deltas]
 
@@ -215,8 +213,19 @@ class GenAiEngine:
             raise InvalidArgument("the prompt is empty")
         return tokens
 
+    def _decode_all(self, found: list[tuple[_Sequence, list[int]]]) -> None:
+        """Decode together what will be asked for of these sequences with their new tokens."""
+        wanted = {tuple(part) for each, tokens in found for part in each.text.parts(tokens) if part}
+        wanted |= {(token,) for each, tokens in found if each.logprobs for token in tokens}
+        parts = list(wanted)
+        self._decoded = dict(zip(parts, self._tokenizer.decode([list(part) for part in parts]), strict=True)) if parts else {}
+
     def _decode(self, tokens: list[int]) -> str:
-        text: str = self._decode_few(tuple(tokens)) if len(tokens) < _FEW else self._tokenizer.decode(tokens)
+        if not tokens:
+            return ""
+        text = self._decoded.get(tuple(tokens))
+        if text is None:
+            text = str(self._tokenizer.decode(tokens))
         return text
 
     def _estimate(self, prompt: str) -> int:
@@ -224,17 +233,10 @@ class GenAiEngine:
         part = prompt[:_ESTIMATED_CHARACTERS]
         return len(self._tokenizer.encode(part).input_ids.data[0]) * len(prompt) // len(part)
 
-    def _read(self, sequence: _Sequence) -> Delta | None:
+    def _delta(self, sequence: _Sequence, new: _New) -> Delta | None:
         """Returns what the last step has added to it, None for nothing."""
+        tokens, logprobs, reason = new
         handle = sequence.handle
-        tokens: list[int] = []
-        logprobs: list[float] = []
-        reason: str | None = None
-        if handle.can_read():
-            for output in handle.read().values():  # it has one sequence
-                tokens.extend(output.generated_ids)
-                logprobs.extend(output.generated_log_probs)
-                reason = _REASONS.get(output.finish_reason, reason)
         status = handle.get_status()
         error: TpyError | None = None
         if status is not _RUNNING and reason is None:
@@ -302,3 +304,23 @@ class GenAiEngine:
             self._pipeline.step()
         if not self._waiting:
             self._load = EngineLoad(kv_blocks_total=self._settings.num_kv_blocks)
+
+
+class _New(NamedTuple):
+    """The tokens that a step has added to a sequence."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    reason: str | None
+
+
+def _new_of(sequence: _Sequence) -> _New:
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    reason: str | None = None
+    if sequence.handle.can_read():
+        for output in sequence.handle.read().values():  # it has one sequence
+            tokens.extend(output.generated_ids)
+            logprobs.extend(output.generated_log_probs)
+            reason = _REASONS.get(output.finish_reason, reason)
+    return _New(tokens, logprobs, reason)

@@ -35,13 +35,17 @@ class TextOfTokens:
         if self.is_stopped:
             return ""
         self._tokens.extend(tokens)
-        before = self._decode(self._tokens[self._from : self._upto])
-        now = self._decode(self._tokens[self._from :])
+        before, now = [self._decode(part) for part in self.parts()]
         text = ""
         if len(now) > len(before) and (is_last or not now.endswith(_UNFINISHED)):
             text = now[len(before) :]
             self._from, self._upto = self._upto, len(self._tokens)
         return self._stop(text, is_last=is_last) if self._stops else text
+
+    def parts(self, tokens: Sequence[int] = ()) -> tuple[list[int], list[int]]:
+        """The tokens whose texts `add` compares, when it is given these: known before, so that several texts may be decoded
+        together."""
+        return self._tokens[self._from : self._upto], [*self._tokens[self._from :], *tokens]
 
     def _stop(self, text: str, *, is_last: bool) -> str:
         text = self._waiting + text
