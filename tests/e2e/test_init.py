@@ -273,8 +273,7 @@ def test_modules_of_the_author_are_found_where_the_command_runs(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("files", "advice"),
     [
-        (["MLmodel", "model.pkl"], "a model of MLflow; tpy init NAME --from {folder}/model.pkl"),
-        (["MLmodel", "python_model"], "a model of MLflow; load it with mlflow.pyfunc in a model.py"),
+        (["MLmodel", "model.pkl"], "a model of MLflow; tpy import {folder}"),
         (
             ["config.json", "model.safetensors"],
             (

@@ -148,7 +148,7 @@ def advice_for_source_folder(source: Path) -> str:
     models = [file for file in found if file.suffix not in (".py", ".json")]
     step = f"tpy init NAME --from {models[0]}" if models else ""
     if (source / "MLmodel").is_file():
-        return f"a model of MLflow; {step}" if step else "a model of MLflow; load it with mlflow.pyfunc in a model.py"
+        return f"a model of MLflow; tpy import {source}"
     if (source / "config.json").is_file():
         exported = source.with_name(f"{source.name}-onnx")
         return (
