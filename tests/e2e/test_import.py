@@ -92,7 +92,7 @@ def test_what_cannot_be_imported_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_saved_models_of_tensorflow_serving_are_linked(tmp_path: Path) -> None:
-    """Their content is for the backend, which is not installed here: tests/backends/tensorflow/test_imported.py."""
+    """Their contents are for the backend, which is not installed here: tests/backends/tensorflow/test_imported.py."""
     models = tmp_path / "models"
     version = tmp_path / "served" / "half" / "00000007"
     version.mkdir(parents=True)

@@ -57,7 +57,7 @@ def _text(path: Path) -> str:
 
 
 def _base_path(text: str, beside: Path) -> BasePath:
-    """A base path as it is found: there, or, as configurations are often a container's, by its last name in the folder `beside`."""
+    """Looks for a base path: there, or, as it is often a container's, by its last name in the folder `beside`."""
     if not text or "://" in text or "\0" in text:
         return BasePath(folder="")
     for folder in (beside / text, beside / Path(text).name):
