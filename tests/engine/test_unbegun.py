@@ -23,13 +23,14 @@ from tests.engine.fakes import (
     values,
 )
 from tests.engine.queued_fakes import QueuedBackend
-from tests.engine.sequences import sequence_backend, sequence_config
+from tests.engine.sequences import CAPABILITIES, sequence_backend, sequence_config
 from tests.engine.test_process_channel import queued_rig
 from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, InstancePlacement, ModelInstance
 from tpy.errors import Internal
 from tpy.messages import ModelState, SequencePosition
 from tpy.testing.loop_guard import LoopGuard
+from tpy.units import NS_PER_S
 
 KINDS: dict[str, Any] = {
     "default": {},
@@ -153,6 +154,19 @@ async def test_a_sequence_is_lost_with_its_instance(autojump_clock: MockClock, l
         await r.serve(sequence_config())
         first = r.submit(request(sequence=SequencePosition(correlation_id=7, start=True)))
         assert await _error(first) == "Internal: it has ended"
+
+
+async def test_a_sequence_whose_instance_was_gone_already_is_lost_with_the_reason(
+    autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
+    """Nobody has noticed yet that the worker is gone when it is given the batch."""
+    backend = QueuedBackend(lambda: round(trio.current_time() * NS_PER_S))
+    backend.capabilities = CAPABILITIES
+    async with rig(backend=backend) as r:
+        await r.serve(sequence_config())
+        backend.living[0].dead = True
+        sink = r.submit(request(sequence=SequencePosition(correlation_id=7, start=True)))
+        assert await _error(sink) == "Internal: it died"
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

@@ -363,7 +363,7 @@ class VersionEngine:
                 # Before `done`, or the core would give the dead instance its next batch.
                 self.remove_instance(slot.number)
                 self._completed(slot, batches)
-                self._lose(slot)
+                self._lose(slot, failure)
                 slot.failed(failure)
             self.drain.check()
 
@@ -384,8 +384,8 @@ class VersionEngine:
             self._release(slot, len(batches))
             self._driver.done(slot.number, took_ns)
 
-    def _lose(self, slot: InstanceSlot) -> None:
-        """The instance has failed. The batches that it did not start wait for another one; those of sequences are lost, because
+    def _lose(self, slot: InstanceSlot, failure: str) -> None:
+        """The instance has failed, for this reason. The batches that it did not start wait for another one; those of sequences are lost, because
         what the sequences had is lost with the instance."""
         if self._sequences is None:
             count = self._revoke(slot)
@@ -394,7 +394,7 @@ class VersionEngine:
             return
         batches = slot.channel.revoke()
         for batch in batches:
-            batch.fail(InstanceFailure(batch.failure or ""), self.clock)
+            batch.fail(InstanceFailure(batch.failure or failure), self.clock)
         self._completed(slot, batches)
 
     def _revoke(self, slot: InstanceSlot) -> int:
