@@ -124,7 +124,7 @@ def test_a_version_that_fails_is_rolled_back(model: ModelFolder, processes: int,
         assert status["reason"] == "1 of 6 requests failed (16.7 %), more than 1 % of 20 may"
         assert infer(server, WORKS, 4, version="2") == {2: 4}, "whoever names a version gets it"
         assert 'tpy_rollout_decisions_total{model="m",state="rolled back"} 1' in metrics(server)
-        assert "model 'm': version 2 is rolled back, 1 gets all requests: 1 of 6 requests failed" in server.log
+        server.wait_log("model 'm': version 2 is rolled back, 1 gets all requests: 1 of 6 requests failed")
     with serving(model.path.parent, *flags) as server:
         assert infer(server, WORKS, 10) == {1: 10}, "a restart forgets nothing"
         model.file("2/model.py", f"{MODEL}\n# mended")
@@ -139,7 +139,7 @@ def test_a_version_that_passes_is_promoted(model: ModelFolder) -> None:
         assert set(infer(server, WORKS, 41)) == {1, 2}
         wait_until(lambda: rollout(server) == 404, within_s=30)
         assert infer(server, WORKS, 10) == {2: 10}
-        assert "model 'm': version 2 gets all requests: 20 requests of the new version ended, 0 of them failed" in server.log
+        server.wait_log("model 'm': version 2 gets all requests: 20 requests of the new version ended, 0 of them failed")
     with serving(model.path.parent) as server:
         assert infer(server, WORKS, 4) == {2: 4}, "what is there at the start is there on purpose"
 
@@ -175,7 +175,7 @@ def test_versions_that_differ_share_no_requests(tmp_path: Path) -> None:
         assert (status["state"], status["percent"]) == ("running", 0)
         assert status["reason"].startswith("its inputs are not those of the old version: ")
         assert client.get_model_metadata("m")["inputs"] == client.get_model_metadata("m", "1")["inputs"]
-        assert "model 'm': version 2 gets no requests without a version: its inputs are not" in server.log
+        server.wait_log("model 'm': version 2 gets no requests without a version: its inputs are not")
 
 
 def test_plans_that_cannot_be(model: ModelFolder) -> None:
