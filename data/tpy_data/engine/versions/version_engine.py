@@ -385,8 +385,8 @@ class VersionEngine:
             self._driver.done(slot.number, took_ns)
 
     def _lose(self, slot: InstanceSlot, failure: str) -> None:
-        """The instance has failed, for this reason. The batches that it did not start wait for another one; those of sequences are
-        lost, because what the sequences had is lost with the instance."""
+        """The instance has failed, for this reason. The batches that it did not start wait for another one; those of sequences
+        are lost, because what the sequences had is lost with the instance."""
         if self._sequences is None:
             count = self._revoke(slot)
             if count:
