@@ -38,7 +38,7 @@ from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.engine.loading.loaded_version import Backends, Loader
 from tpy_data.engine.loading.placing import Machine
 from tpy_data.engine.requests.request_log import RequestLog
-from tpy_data.engine.rollouts.rollouts import Rollouts
+from tpy_data.engine.rollouts.rollouts import Rollouts, read_kept
 from tpy_data.engine.runtimes.reconciler import Reconciler
 from tpy_data.engine.runtimes.runtime import Shared
 from tpy_data.engine.serving.inference import EngineInference
@@ -144,10 +144,9 @@ class DataPlane:
 
     def _queued_for_engines(self) -> dict[tuple[str, str], int]:
         return {
-            (model.name, str(served.version)): engine.snapshot().queued
-            for model, versions in self._table.models()
-            for served in versions.versions.values()
-            if isinstance(engine := served.served_copy.engine, VersionEngine) and engine.is_engine
+            (served.id.name, str(served.version)): served.served_copy.engine.snapshot().queued
+            for served in self._table.all()
+            if _is_engine(served)
         }
 
     def rollout_families(self) -> Sequence[MeasuredFamily]:
@@ -162,8 +161,9 @@ class DataPlane:
         self, model_name: str = "", version: int | None = None, *, with_latencies: bool = False
     ) -> Sequence[ModelStatistics]:
         """As `DiagnosticsService.statistics`: of the versions that are switched in. `with_latencies`: also their `latencies`."""
-        rows = [_statistics(model, served, with_latencies=with_latencies) for model, served in self._served(model_name, version)]
-        if not self._queued_for_engines():
+        found = self._served(model_name, version)
+        rows = [_statistics(model, served, with_latencies=with_latencies) for model, served in found]
+        if not any(_is_engine(served) for _, served in found):
             return rows
         from tpy_data.generation.engine_numbers import statistics  # most servers have no engine
 
@@ -253,7 +253,9 @@ async def open_data_plane(
     table = ServingTable()
     inference = EngineInference(table, store, clock=clock, model_namespacing=options.model_namespacing)
     calls = EngineCalls(inference, observers)
-    rollouts = await trio.to_thread.run_sync(Rollouts, table, partial(_desired, store), clock, options.rollout_file)
+    file = options.rollout_file
+    kept = {} if file is None else await trio.to_thread.run_sync(read_kept, file)
+    rollouts = Rollouts(table, partial(_desired, store), clock, file, kept)
     loader = Loader(
         backends,
         machine=options.machine,
@@ -298,6 +300,12 @@ async def open_data_plane(
         shared.unloaders.close()
         if shared.cache is not None:
             shared.cache.close()
+
+
+def _is_engine(served: Served) -> bool:
+    """True for a model that an engine runs, token by token."""
+    engine = served.served_copy.engine
+    return isinstance(engine, VersionEngine) and engine.is_engine
 
 
 def _desired(store: ModelStateStore, model: ModelId) -> Collection[int]:

@@ -7,8 +7,9 @@ import logging
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import trio
@@ -73,15 +74,19 @@ class Rollouts:
     of the table. On the Trio thread; `run` is a task of the data plane's nursery."""
 
     def __init__(
-        self, table: ServingTable, desired: Callable[[ModelId], Collection[int]], clock: Clock, file: Path | None = None
+        self,
+        table: ServingTable,
+        desired: Callable[[ModelId], Collection[int]],
+        clock: Clock,
+        file: Path | None = None,
+        kept: Mapping[str, Kept] = MappingProxyType({}),
     ) -> None:
-        """`desired` are the versions that a model is to have. Blocks: reads the file. Raises Unavailable for one that cannot be
-        read."""
+        """`desired` are the versions that a model is to have, `kept` is what the file had."""
         self._table = table
         self._desired = desired
         self._clock = clock
         self._file = file
-        self._kept = {} if file is None else _read(file)
+        self._kept = dict(kept)
         self._models: dict[ModelId, _Model] = {}
         self._decisions: Counter[tuple[ModelId, RolloutState]] = Counter()
         self._changed: set[ModelId] = set()
@@ -335,7 +340,8 @@ def _arm(version: int, core: RolloutCore, arm: Arm) -> RolloutArm:
     return RolloutArm(version=version, ended=counts.ended, failed=counts.failed, p99_ns=counts.p99_ns())
 
 
-def _read(file: Path) -> dict[str, Kept]:
+def read_kept(file: Path) -> dict[str, Kept]:
+    """The content of the file, nothing where there is none. Blocks. Raises Unavailable for one that cannot be read."""
     try:
         return _DECODER.decode(read_file(file, bytes_max=ROLLOUT_FILE_BYTES_MAX))
     except FileNotFoundError:
