@@ -136,3 +136,16 @@ def test_an_engine_that_cannot_be_made_says_why() -> None:
 
 def test_what_it_has_room_for_is_the_engines(made: Made) -> None:
     assert made.instance.engine_limits == made.engine.limits()
+
+
+def test_an_engine_that_cannot_say_its_limits_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[FakeEngine] = []
+
+    def unknown(engine: FakeEngine) -> None:
+        raise Unavailable("not yet")
+
+    monkeypatch.setattr(FakeEngine, "limits", unknown)
+    monkeypatch.setattr(FakeEngine, "close", lambda engine: closed.append(engine))
+    with pytest.raises(Unavailable, match="not yet"):
+        Made()
+    assert len(closed) == 1

@@ -171,14 +171,14 @@ def test_characters_that_are_cut_in_two() -> None:
     first, second = "é".encode()[:1], "é".encode()[1:]
     assert [reader.text(response(text_output=[piece])) for piece in (b"a" + first, second + b"b", first)] == ["a", "éb", ""]
     assert reader.rest() == "\N{REPLACEMENT CHARACTER}"
-    assert reader.usage() is None
+    assert (reader.prompt_tokens, reader.completion_tokens) == (None, None)
 
 
 def test_counts_and_reasons() -> None:
     reader = Reader()
     for reason in (b"none", b"none", b"length"):
         reader.text(response(text_output=[b"a"], num_input_tokens=5, num_output_tokens=2, finish_reason=[reason]))
-    assert reader.usage() == {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
+    assert (reader.prompt_tokens, reader.completion_tokens) == (5, 6)
     assert reader.finish_reason == "length"
 
 

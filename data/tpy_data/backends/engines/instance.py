@@ -90,12 +90,16 @@ class EngineInstance:
     def _run(self) -> None:
         try:
             engine = self._make()
+            try:
+                self._limits = engine.limits()
+            except BaseException:
+                engine.close()
+                raise
         except BaseException as error:
             self._refusals.append(error)
             self._made.set()
             return
         try:
-            self._limits = engine.limits()
             loop = self._loop = StepLoop(engine, self._metrics, time.monotonic_ns)
             self._made.set()
             self._step(loop)

@@ -162,12 +162,8 @@ class OpenAiApi:
         body, settings = await self._read(request, requests.ChatRequest)
         requests.check(body)
         asked = self._resolve(request, body.model, embeddings=False)
-        description, parameters = asked.model.description, self._parameters(asked.model)
-        tools = tool_use(
-            description.name, parameters, self._tool_call_parser, body.tools, body.tool_choice, body.parallel_tool_calls
-        )
-        takes_chat = models.MESSAGES in description.input_by_name
-        text, images, takes_tools = await self._prompt(asked.model, body, tools, takes_chat=takes_chat)
+        takes_chat = models.MESSAGES in asked.model.description.input_by_name
+        text, images, tools, takes_tools = await self._prompt(asked.model, body, takes_chat=takes_chat)
         asked = self._resolve(request, body.model, embeddings=False)  # there was time for another copy
         settings = {**requests.answer_form(body), **settings, **tools.settings()}
         top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
@@ -188,24 +184,27 @@ class OpenAiApi:
         return reply
 
     async def _prompt(
-        self, model: ResolvedModel, body: requests.ChatRequest, tools: ToolUse, *, takes_chat: bool
-    ) -> tuple[str, list[str], bool]:
-        """The messages as the model's template writes them, or as it takes them itself; their images; and whether it does
-        something with tools. In a thread: a template is a program, and reads files at first."""
-        parameters = self._parameters(model)
+        self, model: ResolvedModel, body: requests.ChatRequest, *, takes_chat: bool
+    ) -> tuple[str, list[str], ToolUse, bool]:
+        """The messages as the model's template writes them, or as it takes them itself; their images; the use of tools, and
+        whether the template does something with them. In a thread: a template is a program, and reads files at first; and tools
+        may be many."""
+        name, parameters = model.description.name, self._parameters(model)
         images = models.IMAGE in model.description.input_by_name
+        parser, parallel = self._tool_call_parser, body.parallel_tool_calls
 
-        def render() -> tuple[str, list[str], bool]:
+        def render() -> tuple[str, list[str], ToolUse, bool]:
+            tools = tool_use(name, parameters, parser, body.tools, body.tool_choice, parallel)
             with requests.bounded_depth():
                 conversation = requests.conversation_of(body.messages, images=images)
                 messages = conversation.messages
                 if takes_chat:
                     document = {"messages": messages, "tools": tools.offered} if tools.offered else messages
-                    return write_long(document), conversation.images, True
-            template = template_of(model.description.name, parameters, self._template)
+                    return write_long(document), conversation.images, tools, True
+            template = template_of(name, parameters, self._template)
             check = trio.from_thread.check_cancelled
             text = template.render(messages, tools.offered, check, body.chat_template_kwargs or {})
-            return text, conversation.images, not tools.offered or template.takes_tools()
+            return text, conversation.images, tools, not tools.offered or template.takes_tools()
 
         with held(model):
             return await run_in_thread(render, limiter=self._endpoint.threads)

@@ -230,13 +230,6 @@ class Reader:
         """Returns the sign for a character that was never finished, "" if there is none."""
         return self._decoder.decode(b"", final=True)
 
-    def usage(self) -> dict[str, int] | None:
-        """The counts, where the model tells them."""
-        if self.prompt_tokens is None or self.completion_tokens is None:
-            return None
-        total = self.prompt_tokens + self.completion_tokens
-        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens, "total_tokens": total}
-
 
 def embedding_of(response: InferenceResponse) -> tuple[np.ndarray[Any, np.dtype[np.float32]], int]:
     """The embedding in a response, and how many tokens the text had (0: the model does not tell). Raises its error, and Internal
