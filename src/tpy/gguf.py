@@ -91,7 +91,7 @@ class _Reader:
         found = tuple(self._tensor() for _ in range(tensors))
         alignment = entries.get(_ALIGNMENT, 32)
         if type(alignment) is not int or not 0 < alignment <= 65_536:
-            raise GgufError(f"its {_ALIGNMENT} is no number of bytes")
+            raise GgufError(f"its {_ALIGNMENT} is not a number of bytes")
         begin = -(-self._file.tell() // alignment) * alignment
         return GgufHeader(entries, found, begin, os.fstat(self._file.fileno()).st_size)
 

@@ -138,7 +138,7 @@ def test_other_apis_are_below_the_url_of_the_model(client: httpclient.InferenceS
 
 def test_who_asks_the_servers_application_for_a_model_is_told_where_it_is(client: httpclient.InferenceServerClient) -> None:
     text = (
-        "model 'simple' is served by an application of its own: ask below /v2/models/simple, over gRPC with the metadata "
+        "model 'simple' is served by its own application: ask below /v2/models/simple, over gRPC with the metadata "
         "'application: simple'"
     )
     with pytest.raises(urllib.error.HTTPError) as refused:

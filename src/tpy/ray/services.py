@@ -131,7 +131,7 @@ class _Inference:
     def _require_here(self, model: str) -> None:
         if model in self._members:
             raise NotFound(
-                f"model '{model}' is served by an application of its own: ask below /v2/models/{model}, over gRPC with the "
+                f"model '{model}' is served by its own application: ask below /v2/models/{model}, over gRPC with the "
                 f"metadata 'application: {model}'"
             )
 

@@ -191,7 +191,7 @@ def _check_rollout(report: Report) -> None:
     try:
         plan = rollout.rollout_plan(report.config)
     except ValueError as error:
-        text = f"parameter '{rollout.PARAMETER}' of {report.config.name} is no plan of a rollout: {error}"
+        text = f"parameter '{rollout.PARAMETER}' of {report.config.name} is not a valid rollout plan: {error}"
         report.error(
             f"parameters[{rollout.PARAMETER}]", text, expected='a JSON object like {"steps": [{"percent": 10, "seconds": 60}]}'
         )

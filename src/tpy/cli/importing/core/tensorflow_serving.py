@@ -157,7 +157,7 @@ def _model(model: ServedModel, base: BasePath, batching: Batching | None, others
     if model.policy is not None:
         carried.append(Part("model_version_policy", "version_policy"))
     lost = [
-        Part(f"version_labels: {label}", f"there are no labels: ask for {name}/versions/{version}")
+        Part(f"version_labels: {label}", f"tpy has no labels: ask for {name}/versions/{version}")
         for label, version in sorted(model.labels.items())
     ]
     if model.logs:
