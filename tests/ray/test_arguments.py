@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
+import tpy
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.ray.__main__ import main
 from tpy.ray.application import build, deployment_options
 from tpy.ray.arguments import read_arguments
+from tpy.ray.calls import add_called
 from tpy.ray.cluster import Want, problems, shortages, wants_of
 from tpy.ray.config import serve_config
 from tpy.ray.replica import start
@@ -220,3 +222,27 @@ def test_without_ray_the_import_says_what_to_install() -> None:
     code = "import sys; sys.modules['ray'] = None\nimport tpy.ray"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "ImportError: tpy.ray needs Ray Serve: install tpy's extra `ray`" in ended.stderr
+
+
+def test_models_that_cannot_be_called_are_refused(tmp_path: Path) -> None:
+    tensors = 'input { name: "X" data_type: TYPE_FP32 dims: 1 } output { name: "Y" data_type: TYPE_FP32 dims: 1 }'
+    configs = {
+        "empty": 'backend: "python"',
+        "sequences": f'backend: "python" {tensors} sequence_batching {{ }}',
+        "stream": f'backend: "python" {tensors} model_transaction_policy {{ decoupled: true }}',
+    }
+    for name, config in configs.items():
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(config)
+    refused = {
+        "empty": "its config.pbtxt has to say its inputs and outputs",
+        "sequences": "which has sequences or sends any number of responses: load it beside",
+        "stream": "which has sequences or sends any number of responses: load it beside",
+        "unknown": f"calls names the model 'unknown', which is not in {tmp_path}",
+    }
+    with tpy.Server(tmp_path, load_model=()) as server:
+        for name, text in refused.items():
+            with pytest.raises(InvalidArgument, match=re.escape(text)):
+                add_called(server, (str(tmp_path),), name)
+    with pytest.raises(InvalidArgument, match="calls is for an application of one model"):
+        read_arguments({"repository": "r", "calls": "a"})

@@ -20,7 +20,7 @@ from .repository import build, copy_of
 from .serving import HAPROXY, configure, environment, serving, until
 
 HTTP, GRPC = "127.0.0.1:8000", "127.0.0.1:8001"
-MODELS = ("simple", "simple2", "caller", "writer")
+MODELS = ("simple", "simple2", "caller", "asker", "writer")
 ROW = np.arange(16, dtype=np.int32).reshape(1, 16)
 
 
@@ -49,10 +49,13 @@ parameters { key: "ray.beside" value { string_value: "simple" } }
 """
 
 
-def write_caller(repository: Path) -> None:
-    (repository / "caller" / "1").mkdir(parents=True)
-    (repository / "caller" / "1" / "model.py").write_text(_CALLER)
-    (repository / "caller" / "config.pbtxt").write_text(_CALLER_CONFIG)
+def write_callers(repository: Path) -> None:
+    """`caller` has the model that it calls in its replica, `asker` has it in the application of that model."""
+    for name, way in ("caller", "ray.beside"), ("asker", "ray.calls"):
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "1" / "model.py").write_text(_CALLER)
+        config = _CALLER_CONFIG.replace("caller", name).replace("ray.beside", way)
+        (repository / name / "config.pbtxt").write_text(config)
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +63,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpclient.Infe
     folder = tmp_path_factory.mktemp("per-model")
     repository = build(folder / "models")
     copy_of(repository, "simple", "simple2")
-    write_caller(repository)
-    models = "models=simple,simple2,caller,writer"
+    write_callers(repository)
+    models = "models=simple,simple2,caller,asker,writer"
     words = (f"repository={repository},docs/examples/openai/models", "per_model=true", models, "cpus=0.1", "allow_openai=true")
     environ = environment(folder / "home", **HAPROXY)
     served = serving(configure(folder / "serve.yaml", *words), folder / "log", environ, f"http://{HTTP}/v2/health/ready")
     with served, httpclient.InferenceServerClient(HTTP, network_timeout=60) as client:
-        until(lambda: [row["state"] for row in _rows(client)] == ["READY"] * 4, seconds=120)
+        until(lambda: [row["state"] for row in _rows(client)] == ["READY"] * len(MODELS), seconds=120)
         yield client
 
 
@@ -120,6 +123,20 @@ def test_grpc_clients_name_the_application(client: httpclient.InferenceServerCli
 
 def test_a_model_has_those_that_it_calls_beside_it(client: httpclient.InferenceServerClient) -> None:
     assert (client.infer("caller", _inputs(httpclient)).as_numpy("OUTPUT0") == 2 * ROW).all()
+
+
+def test_a_model_calls_one_of_another_application(client: httpclient.InferenceServerClient) -> None:
+    def executions() -> int:
+        return int(client.get_inference_statistics("simple")["model_stats"][0]["execution_count"])
+
+    before = executions()
+    assert (client.infer("asker", _inputs(httpclient)).as_numpy("OUTPUT0") == 2 * ROW).all()
+    assert executions() == before + 1
+    client.unload_model("simple")
+    with pytest.raises(InferenceServerException, match="'simple' has no available versions"):
+        client.infer("asker", _inputs(httpclient))
+    client.load_model("simple")
+    assert (client.infer("asker", _inputs(httpclient)).as_numpy("OUTPUT0") == 2 * ROW).all()
 
 
 def _post(path: str, body: object) -> Any:

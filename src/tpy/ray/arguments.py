@@ -10,14 +10,14 @@ import msgspec
 
 from tpy.errors import InvalidArgument
 
-_LISTS = ("models", "beside", "applications")
+_LISTS = ("models", "beside", "calls", "applications")
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`repository`: a folder or a bucket that every node reads, several separated by commas. `models`: those to be loaded, all by
     default. `model`: the only one of an application that serves one model; `beside`: models that are loaded with it, because it
-    calls them. `applications`: the models, each in an application of
-    its name, that an application with the server's own routes speaks for.
+    calls them; `calls`: models of other applications that it calls by name, through Ray. `applications`: the models, each in an
+    application of its name, that an application with the server's own routes speaks for.
 
     `replicas`, or `min_replicas` and `max_replicas`, between which Serve scales by `scale_by`: "load" (`tpy_load`) or "ongoing"
     (requests under way), each replica to be at `target`. `cpus` and `gpus` are what Ray reserves for a replica.
@@ -30,6 +30,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     models: tuple[str, ...] = ()
     model: str = ""
     beside: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
     applications: tuple[str, ...] = ()
     replicas: int = 1
     min_replicas: int | None = None
@@ -66,6 +67,8 @@ def read_arguments(given: Mapping[str, Any]) -> Arguments:
 
 
 def _check(arguments: Arguments) -> None:
+    if arguments.calls and not arguments.model:
+        raise InvalidArgument("tpy.ray: calls is for an application of one model: expected model=NAME beside it")
     if arguments.scale_by not in ("load", "ongoing"):
         raise InvalidArgument(f"tpy.ray: expected scale_by to be load or ongoing, got '{arguments.scale_by}'")
     if arguments.replicas < 1:

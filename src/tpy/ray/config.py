@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tpy.config import ConfigError, ModelConfig, parse_pbtxt
+from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
 from tpy.errors import InvalidArgument
 from tpy.ray.application import DEPLOYMENT, absolute, autoscaling_of
 from tpy.ray.arguments import Arguments, read_arguments
+from tpy.ray.calls import config_of
 from tpy.ray.replica import server_of
 
 PARAMETER_PREFIX = "ray."
@@ -18,6 +19,7 @@ PARAMETER_PREFIX = "ray."
 
 _OF_MODELS = (
     "beside",
+    "calls",
     "replicas",
     "min_replicas",
     "max_replicas",
@@ -35,7 +37,6 @@ _OF_MODELS = (
 )
 _SERVICERS = ["tpy.ray:add_GRPCInferenceServiceServicer_to_server", "tpy.ray:add_HealthServicer_to_server"]
 _PROXIES = ("EveryNode", "HeadOnly", "Disabled")
-_FILE = "config.pbtxt"
 
 
 def serve_config(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def _application(name: str, prefix: str, given: Mapping[str, Any], read: Argumen
     kept = {
         key: value
         for key, value in given.items()
-        if key not in (*_OF_MODELS, "repository", "models") or key in ("beside", "session_affinity")
+        if key not in (*_OF_MODELS, "repository", "models") or key in ("beside", "calls", "session_affinity")
     }
     repository = ",".join(map(absolute, read.repository))
     models = {"models": list(read.models)} if read.models else {}
@@ -117,23 +118,13 @@ def _models_of(read: Arguments) -> dict[str, ModelConfig]:
             raise InvalidArgument(f"tpy.ray: per_model reads the models' configurations, and '{repository}' is not a folder here")
         for each in sorted(folder.iterdir()):
             if each.is_dir() and not each.name.startswith(".") and (not read.models or each.name in read.models):
-                found[each.name] = _config_of(each)
+                found[each.name] = config_of(each)
     missing = [model for model in read.models if model not in found]
     if missing:
         raise InvalidArgument(f"tpy.ray: no folder of the repository has the models {', '.join(missing)}")
     if not found:
         raise InvalidArgument(f"tpy.ray: there are no models in {', '.join(read.repository)}")
     return found
-
-
-def _config_of(folder: Path) -> ModelConfig:
-    file = folder / _FILE
-    if not file.is_file():
-        return ModelConfig()
-    try:
-        return parse_pbtxt(file.read_text(encoding="utf-8"), path=str(file)).config
-    except (ConfigError, OSError, UnicodeError) as error:
-        raise InvalidArgument(f"tpy.ray: model '{folder.name}': {error}") from None
 
 
 def _from_groups(config: ModelConfig) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.serving import create_endpoint
 from tpy.messages import IndexEntry, ModelState, ModelStatistics
 from tpy.ray.arguments import Arguments
+from tpy.ray.calls import add_called
 from tpy.ray.core.changes import Action, Models
 from tpy.ray.exported import ExportedMetrics
 from tpy.ray.grpc import GrpcBridge, Reply, methods
@@ -58,6 +59,7 @@ class Replica:
         context = serve.get_replica_context()
         self._server = start(arguments, context.replica_tag)
         self._engine = self._server.running
+        self._model = arguments.model
         self._loop = asyncio.get_running_loop()
         self._replicas = Replicas(context.replica_tag, arguments.applications, self._perform)
         self._nursery_closed = trio.Event()
@@ -151,6 +153,10 @@ class Replica:
         """The outcome of the newest change of a subject on this replica."""
         return await self._replicas.applied(subject)
 
+    async def infer_arrays(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs of the application's model, for one of another application that calls it."""
+        return dict(await self._server.model(self._model).infer_async(inputs))
+
     async def change(self, action: Action) -> None:
         """Have all replicas perform an action."""
         await self._replicas.change(action)
@@ -211,6 +217,10 @@ def start(arguments: Arguments, replica: str) -> _Server:
     server = server_of(arguments)
     try:
         server.start()
+        for name in arguments.calls:
+            add_called(server, arguments.repository, name)
+        if arguments.calls and arguments.model:
+            server.load(arguments.model)
     except TpyError as error:
         raise Unavailable(f"replica {replica} on the node {node} does not start: {error.message}") from None
     return server
@@ -222,7 +232,9 @@ def server_of(arguments: Arguments) -> _Server:
     if unknown:
         raise InvalidArgument(f"tpy.ray got what is no argument of tpy.ray and no flag of tpy serve: '{unknown[0]}'")
     flags: dict[str, Any] = {"allow_http": True, "allow_grpc": True, **arguments.flags}
-    if arguments.model:
+    if arguments.calls:
+        flags["load_model"] = arguments.beside  # its own model comes after those that it calls
+    elif arguments.model:
         flags["load_model"] = (arguments.model, *arguments.beside)
     elif arguments.models:
         flags["load_model"] = arguments.models
