@@ -3,7 +3,8 @@
     serve run tpy.ray:app repository=models replicas=4
 
 Read in this order: application.py (arguments to deployment), replica.py (a whole server without ports), http.py and grpc.py (how
-requests cross to it), replicas.py (changes on all of them), core/ (what is decided about them, without I/O).
+requests cross to it), replicas.py (changes on all of them), core/ (what is decided about them, without I/O),
+calls.py (calls of other applications' models).
 
 Needs the extra `ray`.
 """

@@ -1,4 +1,4 @@
-"""Models of other applications that a replica's models call by name: there they are functions, which ask through Ray's handles."""
+"""Models of other applications that a replica's models call by name: there functions stand for them, which ask through Ray."""
 
 from __future__ import annotations
 
