@@ -1,7 +1,7 @@
 """Nobody's message holds up the others: a health check is answered at once while the worst that the bounds allow is worked on.
 
 The server runs with its default limits. The machine may be busy with other things, so the time of a health check under attack is
-compared with that of one before, and the best of three tries counts.
+compared with that of one without, where it is long, and the best of three tries counts.
 """
 
 from __future__ import annotations
@@ -163,19 +163,21 @@ def _at_once(*attacks: Callable[[], None]) -> None:
 
 
 def check_live(server: ServerProcess, attack: Callable[[], None], worst_s: float = _WORST_S) -> None:
-    """Health checks take 50 ms (`worst_s`) more than before at most, or as much longer as the machine has more to do than it
-    can."""
+    """Health checks take 50 ms (`worst_s`) more than without the attack at most, or as much longer as the machine has more to do
+    than it can. Those without it are measured where they matter."""
     seen = []
     for _ in range(_TRIES):
-        with Probe(server) as before:
-            time.sleep(0.3)
         with Probe(server) as during:
             attack()
-        seen.append((round(during.worst_s, 3), round(before.worst_s, 3)))
         busy = max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))
-        if during.worst_s < at_pace(worst_s) * busy + before.worst_s:
+        if during.worst_s < at_pace(worst_s) * busy:
             return
-    raise AssertionError(f"health checks took (under attack, before): {seen}")
+        with Probe(server) as idle:
+            time.sleep(0.3)
+        seen.append((round(during.worst_s, 3), round(idle.worst_s, 3)))
+        if during.worst_s < at_pace(worst_s) * busy + idle.worst_s:
+            return
+    raise AssertionError(f"health checks took (under attack, idle): {seen}")
 
 
 @pytest.mark.parametrize("how", ["plain", "gzip"])
