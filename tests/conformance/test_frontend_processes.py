@@ -20,16 +20,22 @@ Ask = Callable[[ServerProcess], dict[str, Any]]
 
 EXPLICIT = "--model-control-mode=explicit"
 
-SUITES: dict[str, tuple[Callable[[Path], None], tuple[str, ...], Ask]] = {
-    "HTTP": (repository.build, (EXPLICIT,), lambda server: record.record(server.http)),
-    "gRPC": (repository.build, (EXPLICIT,), lambda server: grpc_record.record(server.grpc, grpc_cases.CASES)),
-    "generate": (generate_repository.build, (), lambda server: generate_record.record(server.http)),
-    "gRPC, decoupled": (
+SUITES: dict[str, tuple[Callable[[Path], None], tuple[str, ...], tuple[Ask, ...]]] = {
+    "infer": (
+        repository.build,
+        (EXPLICIT,),
+        (lambda server: record.record(server.http), lambda server: grpc_record.record(server.grpc, grpc_cases.CASES)),
+    ),
+    "generate, decoupled": (
         generate_repository.build,
         (),
-        lambda server: grpc_record.record(server.grpc, grpc_decoupled_cases.CASES),
+        (
+            lambda server: generate_record.record(server.http),
+            lambda server: grpc_record.record(server.grpc, grpc_decoupled_cases.CASES),
+        ),
     ),
 }
+"""By name: the repository, the flags, and those who ask one server, one after the other."""
 
 
 TIMING = {"stats of stream"}
@@ -37,16 +43,16 @@ TIMING = {"stats of stream"}
 
 
 def _answers(folder: Path, suite: str, processes: int) -> dict[str, str]:
-    """The answers as text, without the folder's name."""
-    build, flags, ask = SUITES[suite]
+    """The answers as text, by asker and name, without the folder's name."""
+    build, flags, asks = SUITES[suite]
     folder.mkdir()
     build(folder)
     with ServerProcess(f"--frontend-processes={processes}", *flags, repositories=[folder]) as server:
-        answers = ask(server)
+        answers = [(f"{number} {name}", answer) for number, ask in enumerate(asks) for name, answer in ask(server).items()]
     return {
         name: msgspec.json.encode(answer).decode().replace(str(folder), "")
-        for name, answer in answers.items()
-        if name not in TIMING
+        for name, answer in answers
+        if name.partition(" ")[2] not in TIMING
     }
 
 

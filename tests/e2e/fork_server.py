@@ -152,9 +152,9 @@ page_fork_server = ForkServer("pages")
 
 
 def _forks(pipe: socket.socket) -> list[str]:
-    """Fork for each request. Returns its program in the forked process, ready to run it; ends with the pytest process."""
+    """Fork for each request. Returns its program in the forked process, ready to run it; ends with the pytest process, whose end
+    of the pipe closes then. (The kernel's signal would come when the thread ends that began this.)"""
     parent = os.getppid()
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while True:
         data, descriptors, _, _ = socket.recv_fds(pipe, _REQUEST_BYTES_MAX, 3)
         if not data:

@@ -15,7 +15,7 @@ import pytest
 from tests.pace import with_patience
 
 _ROOT = Path(__file__).parents[2]
-_INI = "[pytest]\ntrio_mode = true\naddopts = -q -p no:cacheprovider\n"
+_INI = "[pytest]\ntrio_mode = true\naddopts = -q -p no:cacheprovider -p no:schemathesis\n"
 
 _HANGS = {
     "task": """
