@@ -91,23 +91,26 @@ def test_columns_of_numbers_are_tensors_without_a_copy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "dims", "dtype", "kind", "column"),
+    ("values", "dims", "dtype", "kind", "column"),
     [
-        ([np.array([1.5], np.float32), np.array([2], np.float32)], [1], np.float32, "float", [1.5, 2]),
-        ([np.array([1]), None], [1], np.int64, "int64", [1, None]),
-        ([np.array([True, False])], [2], np.bool_, "fixed_size_list<item: bool>[2]", [[True, False]]),
-        ([np.ones(1, np.int32), np.ones(2, np.int32)], [-1], np.int32, "list<item: int32>", [[1], [1, 1]]),
-        ([np.array([b"a", b"b"], object)], [2], np.object_, "list<item: binary>", [[b"a", b"b"]]),
-        ([np.array([b"a"], object), None], [1], np.object_, "binary", [b"a", None]),
-        ([None, None], [1], np.float32, "float", [None, None]),
+        ([[1.5], [2]], [1], np.float32, "float", [1.5, 2]),
+        (None, [1], np.int64, "int64", [None, None]),
+        ([[True, False]], [2], np.bool_, "fixed_size_list<item: bool>[2]", [[True, False]]),
+        (None, [2], np.bool_, "fixed_size_list<item: bool>[2]", [None, None]),
+        ([[1], [2]], [-1], np.int32, "list<item: int32>", [[1], [2]]),
+        ([[[1, 2], [3, 4]]], [-1, 2], np.int32, "list<item: list<item: int32>>", [[[1, 2], [3, 4]]]),
+        (np.zeros((2, 0)), [-1], np.int32, "list<item: int32>", [[], []]),
+        (None, [-1], np.int32, "list<item: int32>", [None, None]),
+        ([[b"a", b"b"]], [2], np.object_, "list<item: binary>", [[b"a", b"b"]]),
+        ([[b"a"], [b"b"]], [1], np.object_, "binary", [b"a", b"b"]),
     ],
 )
 def test_outputs_are_columns_of_their_type(
-    rows: list[object], dims: list[int], dtype: type[np.generic], kind: str, column: list[object]
+    values: list[object] | None, dims: list[int], dtype: type[np.generic], kind: str, column: list[object]
 ) -> None:
     from tpy.ray.offline import column_of
 
-    found = column_of(rows, dims, np.dtype(dtype))
+    found = column_of(None if values is None else np.array(values, dtype), len(column), dims, np.dtype(dtype))
     assert str(found.type) == kind
     assert found.to_pylist() == column
 
@@ -116,9 +119,20 @@ def test_outputs_are_columns_of_their_type(
 def test_outputs_of_several_dimensions_are_rays_tensors() -> None:
     from tpy.ray.offline import array_of, column_of
 
-    column = column_of([np.ones((2, 3), np.float32), None], [2, 3], np.dtype(np.float32))
-    assert array_of(pa.chunked_array([column]), "c").tolist() == [[[1.0] * 3] * 2, [[0.0] * 3] * 2]
+    ones, none = (column_of(each, 1, [2, 3], np.dtype(np.float32)) for each in (np.ones((1, 2, 3), np.float32), None))
+    column = pa.chunked_array([ones, none])
+    assert array_of(column, "c").tolist() == [[[1.0] * 3] * 2, [[0.0] * 3] * 2]
     assert array_of(pa.table({"c": column}).filter(pa.array([False, True])).column("c"), "c").shape == (1, 2, 3)
+
+
+def test_numbers_of_outputs_are_not_copied() -> None:
+    from tpy.ray.offline import array_of, column_of
+
+    values = np.arange(12, dtype=np.float32).reshape(2, 6)
+    for dims in ([6], [2, 3], [-1]):
+        assert np.shares_memory(
+            array_of(column_of(values.reshape(2, *np.reshape(values[0], dims).shape), 2, dims, values.dtype), "c"), values
+        )
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -89,20 +90,22 @@ class Predictor:
         size = max(self._rows_max, 1)
         answers = self._pool.map(lambda at: self._rows(inputs, at, min(at + size, len(table))), range(0, len(table), size))
         for begin in range(0, len(table), size * RAY_OFFLINE_REQUESTS_MAX):
-            rows = [row for answer in itertools.islice(answers, RAY_OFFLINE_REQUESTS_MAX) for row in answer]
-            yield self._with_outputs(table.slice(begin, len(rows)), rows)
+            found = [each for answer in itertools.islice(answers, RAY_OFFLINE_REQUESTS_MAX) for each in answer]
+            yield self._with_outputs(table.slice(begin, sum(each.rows for each in found)), found)
 
-    def _with_outputs(self, table: Any, rows: list[Any]) -> Any:
-        errors = [row if isinstance(row, TpyError) else None for row in rows]
-        if any(errors) and self._on_error == "drop":
-            kept = [at for at, error in enumerate(errors) if error is None]
-            _log.warning("%(count)d rows were dropped", {"count": len(rows) - len(kept)})
-            table, rows, errors = table.take(kept), [rows[at] for at in kept], []
+    def _with_outputs(self, table: Any, found: list[_Answer]) -> Any:
+        failed = any(each.error for each in found)
+        if failed and self._on_error == "drop":
+            good = [each.error is None for each in found for _ in range(each.rows)]
+            _log.warning("%(count)d rows were dropped", {"count": good.count(False)})
+            table, found = table.filter(pa.array(good)), [each for each in found if each.error is None]
         for name, dims in self._outputs.items():
-            outputs = [None if isinstance(row, TpyError) else row[name] for row in rows]
-            table = table.append_column(name, column_of(outputs, dims, self._output_types[name]))
+            dtype = self._output_types[name]
+            parts = [column_of(None if each.error else each.outputs[name], each.rows, dims, dtype) for each in found]
+            kind = None if parts else column_of(None, 0, dims, dtype).type
+            table = table.append_column(name, pa.chunked_array(parts, kind))
         if self._on_error == "column":
-            texts = [None if error is None else error.message for error in errors]
+            texts = [None if each.error is None else each.error.message for each in found for _ in range(each.rows)]
             table = table.append_column(ERROR_COLUMN, pa.array(texts, pa.string()))
         return table
 
@@ -110,19 +113,27 @@ class Predictor:
         array = fitted(array_of(column, self._columns[name]), self._types[name], self._columns[name])
         return array.reshape(len(array), 1) if array.ndim == 1 and self._dims[name] == 1 else array
 
-    def _rows(self, inputs: Mapping[str, Array], begin: int, end: int) -> list[Any]:
-        """The outputs of each of these rows, or its error."""
+    def _rows(self, inputs: Mapping[str, Array], begin: int, end: int) -> list[_Answer]:
+        """The outputs of these rows; where the model refuses them, those or the error of each."""
         try:
             if not self._rows_max:
-                return [dict(self._model.infer({name: array[begin] for name, array in inputs.items()}))]
-            found = self._model.infer({name: array[begin:end] for name, array in inputs.items()})
-            return [{name: found[name][at] for name in self._outputs} for at in range(end - begin)]
+                found = self._model.infer({name: array[begin] for name, array in inputs.items()})
+                return [_Answer(1, {name: found[name][np.newaxis] for name in self._outputs})]
+            return [_Answer(end - begin, self._model.infer({name: array[begin:end] for name, array in inputs.items()}))]
         except TpyError as error:
             if self._on_error == "fail":
                 raise
             if end - begin == 1:
-                return [error.with_traceback(None)]
-        return [row for at in range(begin, end) for row in self._rows(inputs, at, at + 1)]
+                return [_Answer(1, {}, error.with_traceback(None))]
+        return [answer for at in range(begin, end) for answer in self._rows(inputs, at, at + 1)]
+
+
+class _Answer(NamedTuple):
+    """The outputs of some rows, by name, or the error of one."""
+
+    rows: int
+    outputs: Mapping[str, Array]
+    error: TpyError | None = None
 
 
 def array_of(column: Any, name: str) -> Array:
@@ -162,26 +173,29 @@ def fitted(array: Array, wanted: np.dtype[Any], name: str) -> Array:
     return cast
 
 
-def column_of(rows: Sequence[Any], dims: Sequence[int], dtype: np.dtype[Any]) -> Any:
-    """The outputs of rows as a column of Arrow, None as null: one value as itself, several as lists, of a fixed size where `dims`
-    of the model's configuration say it, and numbers of several such dimensions as Ray's tensors, which know no null: zeros. All
-    tables of a data set have the same type."""
-    values = [None if row is None else np.asarray(row) for row in rows]
+def column_of(values: Array | None, rows: int, dims: Sequence[int], dtype: np.dtype[Any]) -> Any:
+    """The outputs of so many rows as a column of Arrow, without a copy where it can have their memory; nulls for None. One value
+    is itself, several are lists, of a fixed size where `dims` of the model's configuration say it, and numbers of several such
+    dimensions are Ray's tensors, which know no null: zeros. All tables of a data set have the same type."""
     if not dtype.isbuiltin:
         dtype = np.dtype(np.float32)  # Arrow has no BF16
     shape = () if tuple(dims) == (1,) else tuple(dims)
-    if dtype.hasobject or min(shape, default=1) < 1:
-        kind = pa.binary() if dtype.hasobject else pa.from_numpy_dtype(dtype)
+    is_fixed = not dtype.hasobject and min(shape, default=1) > 0
+    if is_fixed and len(shape) > 1:
+        numbers = np.zeros((rows, *shape), dtype) if values is None else values.reshape(rows, *shape)
+        return ArrowTensorArray.from_numpy(np.ascontiguousarray(numbers, dtype))
+    kind = pa.binary() if dtype.hasobject else pa.from_numpy_dtype(dtype)
+    if values is None:
         for _ in shape:
-            kind = pa.list_(kind)
-        return pa.array([None if value is None else value.tolist() if shape else value.item() for value in values], kind)
-    numbers = np.zeros((len(values), *shape), dtype)
-    for at, value in enumerate(values):
-        if value is not None:
-            numbers[at] = value.reshape(shape)
-    if len(shape) > 1:
-        return ArrowTensorArray.from_numpy(numbers)
-    mask = np.array([value is None for value in values])
+            kind = pa.list_(kind, shape[0] if is_fixed else -1)
+        return pa.nulls(rows, kind)
+    flat = values.ravel()
+    column = pa.array(flat.tolist(), kind) if dtype.hasobject else pa.array(np.ascontiguousarray(flat, dtype))
     if not shape:
-        return pa.array(numbers, mask=mask)
-    return pa.FixedSizeListArray.from_arrays(pa.array(numbers.ravel()), shape[0], mask=pa.array(mask))
+        return column
+    if is_fixed:
+        return pa.FixedSizeListArray.from_arrays(column, shape[0])
+    for axis in range(values.ndim - 1, 0, -1):
+        lists = math.prod(values.shape[:axis])
+        column = pa.ListArray.from_arrays(pa.array(np.arange(lists + 1) * values.shape[axis], pa.int32()), column)
+    return column
