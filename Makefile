@@ -177,7 +177,7 @@ $(addprefix serve-,$(EXAMPLES)): serve-%: $(VENV)/.tpy-%-setup
 
 TEST_SETUP := $(SETUP) $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup
 # What is built of the repository: a wheel and an image, each installed and tried.
-PACKAGE_TESTS := tests/e2e/test_wheel.py tests/docs/test_deployment.py
+PACKAGE_TESTS := tests/e2e/test_wheel.py tests/docs/test_deployment.py tests/release/test_artifacts.py
 # Tests that read the sources and run nothing of the server: a part of make check.
 LINT_TESTS := tests/unit/test_words.py tests/unit/test_import_contracts.py tests/unit/test_private_parts.py tests/tools/test_tests.py tests/mutation/test_mutants.py
 # Tests with their own targets: test-backends, where PyTorch is installed, test-attack, test-packages and check.
@@ -191,7 +191,7 @@ test: $(TEST_SETUP) ## run the tests, on all cores; those of large frameworks, p
 	$(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(APART:%=--ignore=%) || status=$$?; \
 	exit $$status
 
-test-packages: $(TEST_SETUP) ## the tests of the wheel and of the image
+test-packages: $(TEST_SETUP) $(VENV)/.tpy-release-setup ## the tests of the wheel and of the image
 	$(BIN)/python -m tests.steadily -n auto --dist loadfile $(PACKAGE_TESTS)
 
 test-attack: $(SETUP) ## the quick attacks against a running server; make attack tries all
@@ -339,6 +339,16 @@ wheel: $(SETUP) ## build a wheel for this machine's kind, with the library for c
 	built=$$(mktemp -d) && trap 'rm -rf "$$built"' EXIT && \
 	TPY_WHEEL_WITH_LIBRARY=1 $(PIP) wheel --no-deps --no-build-isolation -w "$$built" . && \
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m auditwheel repair -w $(WHEELS) "$$built"/*.whl
+
+$(VENV)/.tpy-release-setup: pyproject.toml constraints.txt $(SETUP)
+	$(PIP) install -c constraints.txt -e '.[release]'
+	touch $@
+
+dist: $(VENV)/.tpy-release-setup ## build what is published, from the last commit, twice, compare and check it: source, wheels, SBOM, checksums, in dist/
+	$(BIN)/python -m release --to $(WHEELS)
+
+release: $(VENV)/.tpy-release-setup ## make release VERSION=1.2.3: the version, its section of the changelog, a commit, a tag, then as make dist
+	$(BIN)/python -m release --version $(VERSION) --to $(WHEELS)
 
 clean: ## remove what make built
 	rm -rf $(VENV) demo build dist

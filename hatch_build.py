@@ -1,7 +1,9 @@
-"""Wheels with the library for compiled plug-ins in them are for one kind of machine (`make wheel`); others are for all."""
+"""Wheels with the library for compiled plug-ins in them are for one kind of machine (`make wheel`); others are for all.
+Each has a list of what it needs and was made of (SBOM, PEP 770)."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import sysconfig
@@ -10,18 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.requirements import Requirement
+
+_SBOM = "tpy-server.cdx.json"
+_DEVELOPERS = ("bench", "dev", "fuzz", "page", "release", "site")
+"""Extras that nobody has who runs a server."""
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the library, and have it put into the wheel, where the environment asks for that."""
+        """Write the SBOM. Build the library, and have it put into the wheel, where the environment asks for that."""
+        self._scratch = tempfile.TemporaryDirectory(prefix="tpy-wheel-")
+        sbom = Path(self._scratch.name) / _SBOM
+        sbom.write_text(json.dumps(self._sbom(), indent=1) + "\n")
+        build_data["sbom_files"].append(os.path.relpath(sbom, self.root))
         if not os.environ.get("TPY_WHEEL_WITH_LIBRARY"):
             return
         sys.path[:0] = [f"{self.root}/src", f"{self.root}/data"]
         from tpy.hot import build as codec
         from tpy_data.native import building
 
-        self._scratch = tempfile.TemporaryDirectory(prefix="tpy-wheel-")
         built = Path(self._scratch.name) / building.source_hash()
         building.build(built)
         # For the version of Python that builds the wheel; under others the codec is Python.
@@ -34,5 +44,44 @@ class CustomBuildHook(BuildHookInterface[Any]):
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was built."""
-        if hasattr(self, "_scratch"):
-            self._scratch.cleanup()
+        self._scratch.cleanup()
+
+    def _sbom(self) -> dict[str, Any]:
+        """CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/): the distribution, and what it requires, with or without an extra.
+        Nothing of third parties is in the wheel."""
+        core = self.metadata.core
+        purl = f"pkg:pypi/{core.name}@{self.metadata.version}"
+        requirements = [(Requirement(each), "required", "") for each in core.dependencies]
+        for extra, needed in sorted(core.optional_dependencies.items()):
+            requirements += [(Requirement(each), "optional", extra) for each in needed if extra not in _DEVELOPERS]
+        components = {}
+        for requirement, scope, extra in requirements:
+            ref = f"{requirement.name}[{extra}]" if extra else requirement.name
+            components[ref] = {
+                "type": "library",
+                "bom-ref": ref,
+                "name": requirement.name,
+                "purl": f"pkg:pypi/{requirement.name.lower().replace('_', '-')}",
+                "scope": scope,
+                "properties": [
+                    {"name": "tpy:requires", "value": str(requirement)},
+                    *([{"name": "tpy:extra", "value": extra}] if extra else []),
+                ],
+            }
+        own = {
+            "type": "application",
+            "bom-ref": purl,
+            "name": core.name,
+            "version": self.metadata.version,
+            "description": core.description,
+            "purl": purl,
+            "licenses": [{"license": {"id": core.license_expression}}],
+        }
+        return {
+            "bomFormat": "CycloneDX",
+            "specVersion": "1.6",
+            "version": 1,
+            "metadata": {"component": own},
+            "components": [components[ref] for ref in sorted(components)],
+            "dependencies": [{"ref": purl, "dependsOn": sorted(components)}, *({"ref": ref} for ref in sorted(components))],
+        }

@@ -56,7 +56,8 @@ def build(folder: Path) -> Path:
         _run(f"Cython {version}", sys.executable, "-m", "cython", "--cplus", "-3", str(SOURCE), "-o", str(generated))
         includes = (f"-I{sysconfig.get_paths()['include']}", f"-I{np.get_include()}")
         defined = (f'-DTPY_CODEC_SOURCE="{source_hash()}"', "-DNPY_NO_DEPRECATED_API=NPY_1_7_API_VERSION")
-        _run(command, command, *_FLAGS, *defined, *includes, str(generated), "-o", str(built))
+        same_anywhere = f"-ffile-prefix-map={scratch}=."  # or the folder's name would be in the library
+        _run(command, command, *_FLAGS, same_anywhere, *defined, *includes, str(generated), "-o", str(built))
         partial = folder / f".{LIBRARY_NAME}.{os.getpid()}"
         shutil.copy(built, partial)
         partial.replace(folder / LIBRARY_NAME)  # a running server keeps the one that it has

@@ -1,0 +1,1 @@
+"""What is published: built twice, compared and checked."""

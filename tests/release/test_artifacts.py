@@ -1,0 +1,119 @@
+"""`make dist`: what it builds, and that it installs and serves on each Python that is here, at places that are no developer's."""
+
+from __future__ import annotations
+
+import email
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from release.__main__ import main
+from tests.e2e.repositories import ModelFolder
+
+ROOT = Path(__file__).parents[2]
+PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
+PROGRAM = """
+import sys
+import tpy
+with tpy.Server(sys.argv[1]) as server:
+    print(server.model("twice").infer({"X": [[1.5]]})["Y"].tolist())
+"""
+MODEL = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", 2 * r.inputs()[0].as_numpy())]) for r in requests]
+"""
+CONFIG = """
+backend: "python" max_batch_size: 8
+input { name: "X" data_type: TYPE_FP32 dims: 1 } output { name: "Y" data_type: TYPE_FP32 dims: 1 }
+"""
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the last commit. The command builds them twice, and fails where the bytes differ."""
+    folder = tmp_path_factory.mktemp("dist")
+    assert main(["--to", str(folder)]) == 0
+    return folder
+
+
+def wheel(dist: Path, tag: str) -> Path:
+    (found,) = dist.glob(f"*{tag}.whl")
+    return found
+
+
+def installed(python: str) -> str | None:
+    """The path of an interpreter, of the system or of pyenv."""
+    folder = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    ours = sorted(folder.glob(f"{python.removeprefix('python')}.*/bin/{python}"))
+    return str(ours[-1]) if ours else shutil.which(python)
+
+
+def test_checksums_and_statement_name_the_same_files(dist: Path) -> None:
+    sums = dict(reversed(line.split("  ")) for line in (dist / "SHA256SUMS").read_text().splitlines())
+    assert sums == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in dist.iterdir() if path.suffix in (".whl", ".gz")
+    }
+    statement = json.loads((dist / "provenance.intoto.json").read_text())
+    assert {each["name"]: each["digest"]["sha256"] for each in statement["subject"]} == sums
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    assert statement["predicate"]["buildDefinition"]["resolvedDependencies"][0]["digest"] == {"gitCommit": commit}
+
+
+def test_the_sbom_has_what_the_metadata_require(dist: Path) -> None:
+    for each in dist.glob("*.whl"):
+        files = zipfile.ZipFile(each)
+        (metadata,) = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+        (sbom,) = [name for name in files.namelist() if name.endswith("/sboms/tpy-server.cdx.json")]
+        found = json.loads(files.read(sbom))
+        needed = email.message_from_bytes(files.read(metadata)).get_all("Requires-Dist", [])
+        required = {one["name"] for one in found["components"] if one["scope"] == "required"}
+        assert required == {Requirement(one).name for one in needed if "extra ==" not in one}
+        assert {"onnxruntime", "ray"} < {one["name"] for one in found["components"] if one["scope"] == "optional"}
+
+
+def test_the_source_distribution_builds_the_same_wheel_without_an_index(dist: Path, tmp_path: Path) -> None:
+    (source,) = dist.glob("*.tar.gz")
+    epoch = subprocess.run(["git", "show", "-s", "--format=%ct"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-index", "--no-build-isolation", "-w", str(tmp_path)]
+    subprocess.run([*pip, str(source)], check=True, env={**os.environ, "SOURCE_DATE_EPOCH": epoch.strip()})
+    assert wheel(tmp_path, "-any").read_bytes() == wheel(dist, "-any").read_bytes()
+
+
+@pytest.mark.time_limit(600)
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_wheels_serve_on_every_python_that_is_here(dist: Path, tmp_path: Path, python: str) -> None:
+    path = installed(python)
+    if path is None:
+        pytest.skip(f"{python} is not installed")
+    home = tmp_path / "größe und raum"
+    subprocess.run([path, "-m", "venv", str(home / "env")], check=True)
+    own = str(home / "env" / "bin" / "python")
+    pip = [
+        own,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--disable-pip-version-check",
+        "--only-binary=:all:",
+        str(wheel(dist, "-manylinux*")),
+    ]
+    subprocess.run(pip, check=True)
+    ModelFolder(home / "models", "twice").config(CONFIG).python(MODEL)
+    for folder in (home, *home.rglob("*")):
+        if not folder.is_symlink():
+            folder.chmod(folder.stat().st_mode & ~0o222)
+    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}  # no HOME
+    served = subprocess.run([own, "-c", PROGRAM, str(home / "models")], cwd="/", env=environment, capture_output=True, text=True)
+    assert (served.stdout, served.returncode) == ("[[3.0]]\n", 0), served.stderr

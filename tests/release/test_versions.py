@@ -1,0 +1,69 @@
+"""`make release`: the version, the changelog, the commit and the tag; and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from release.__main__ import changelog_with, main, tag
+from release.artifacts import Refused
+
+CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- A thing.\n"
+
+
+def git(root: Path, *arguments: str) -> str:
+    name = ("-c", "user.name=t", "-c", "user.email=t@t")
+    return subprocess.run(["git", *name, *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with what a release writes to."""
+    for variable in ("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"):
+        monkeypatch.setenv(variable, "t")
+    (tmp_path / "src" / "tpy").mkdir(parents=True)
+    (tmp_path / "src" / "tpy" / "__init__.py").write_text('__version__ = "0.1.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
+    (tmp_path / "README.md").write_text("pip install tpy_server-0.1.0-py3-none-any.whl\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "All")
+    return tmp_path
+
+
+def test_a_release_is_a_commit_with_a_tag(root: Path) -> None:
+    tag(root, "0.2.0")
+    assert git(root, "status", "--porcelain") == ""
+    assert git(root, "log", "-1", "--format=%s", "v0.2.0") == "Release 0.2.0"
+    assert (root / "src" / "tpy" / "__init__.py").read_text() == '__version__ = "0.2.0"\n'
+    assert (root / "README.md").read_text() == "pip install tpy_server-0.2.0-py3-none-any.whl\n"
+    unreleased, section = (root / "CHANGELOG.md").read_text().split("## [0.2.0] - ")
+    assert unreleased == "# Changelog\n\n## [Unreleased]\n\n"
+    assert section.endswith("\n\n### Added\n\n- A thing.\n")
+
+
+def test_the_first_release_may_have_the_version_that_is_there(root: Path) -> None:
+    tag(root, "0.1.0")
+    assert git(root, "tag") == "v0.1.0"
+
+
+@pytest.mark.parametrize(("version", "text"), [("0.0.9", "expected a version behind 0.1.0"), ("new", "such as 1.2.3, got 'new'")])
+def test_versions_that_are_none_or_older_are_refused(
+    root: Path, version: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--version", version], root) == 1
+    assert text in capsys.readouterr().err
+    assert git(root, "tag") == ""
+
+
+def test_changes_that_are_not_committed_are_refused(root: Path) -> None:
+    (root / "new").touch()
+    with pytest.raises(Refused, match="not committed"):
+        tag(root, "0.2.0")
+
+
+def test_nothing_to_release_is_refused() -> None:
+    with pytest.raises(Refused, match="nothing to release"):
+        changelog_with("## [Unreleased]\n\n### Added\n\n## [0.1.0] - 2026-01-01\n\n- A thing.\n", "0.2.0", "2026-02-02")
