@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import stat
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,6 +81,20 @@ def read_file(path: Path, *, bytes_max: int) -> bytes:
     if size_bytes > bytes_max or len(content) > bytes_max:  # it may have grown meanwhile
         raise UnusableFile(f"{path} has {max(size_bytes, len(content))} bytes; expected at most {bytes_max}")
     return content
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """Write a file whole or not at all, whenever the machine stops. Raises OSError."""
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with open(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(descriptor)
+        os.replace(name, file)
+    except BaseException:
+        os.unlink(name)
+        raise
 
 
 def digest_file(path: Path, algorithm: str) -> str:

@@ -374,7 +374,7 @@ def test_a_unix_socket_that_a_dead_server_left(repository: Path, tmp_path: Path)
         (["--http-port=70000"], "Got 70000 (expected at most 65535)"),
         (
             ["--model-control-mode=sometimes"],
-            "--model-control-mode: sometimes (expected one of none, poll, explicit)",
+            "--model-control-mode: sometimes (expected one of none, poll, explicit, on-demand)",
         ),
         (["--strict-readiness=maybe"], "invalid value for bool option: maybe (expected true or false)"),
         (["--load-model=a"], "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."),

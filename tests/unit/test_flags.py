@@ -48,7 +48,11 @@ def test_booleans_as_triton_takes_them(text: str, value: bool) -> None:
             "-1",
             '"--exit-timeout-secs". Provided option value is out of bound. Got -1 (expected at least 0)',
         ),
-        ("model-control-mode", "push", "invalid argument for --model-control-mode: push (expected one of none, poll, explicit)"),
+        (
+            "model-control-mode",
+            "push",
+            "invalid argument for --model-control-mode: push (expected one of none, poll, explicit, on-demand)",
+        ),
         ("allow-http", "maybe", 'Bad option: "--allow-http". invalid value for bool option: maybe (expected true or false)'),
     ],
 )
@@ -312,6 +316,35 @@ def test_polling_needs_an_interval() -> None:
     server_options(*collect(flags, {}))
     with pytest.raises(UsageError, match="--repository-poll-secs: expected at least 1"):
         server_options(*collect({**flags, "model_control_mode": ["poll"]}, {}))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (
+            {"model_memory_budget": "much"},
+            "--model-memory-budget: 'much' is not a size, expected bytes or a number with KiB, MiB, GiB",
+        ),
+        ({"model_memory_budget": "0"}, "--model-memory-budget: '0' is not a size"),
+        ({"model_memory_budget": "-1GiB"}, "--model-memory-budget: '-1GiB' is not a size"),
+        ({"model_memory_budget": "gpu:0=1GiB"}, "--model-memory-budget: 'gpu:0=1GiB' is not a size"),
+        ({"model_control_mode": "on-demand"}, "--model-control-mode=on-demand needs --model-memory-budget, such as 20GiB"),
+        ({"model_sizes_file": "sizes.json"}, "--model-sizes-file needs --model-memory-budget"),
+    ],
+)
+def test_budgets_that_cannot_be(given: dict[str, str], reason: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(reason)):
+        server_options(*collect({"model_repository": ["r"], **{name: [value] for name, value in given.items()}}, {}))
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"), [("4096", 4096), ("1.5 GiB", 3 << 29), ("20g", 20 << 30), ("512MiB", 512 << 20), ("2KB", 2048)]
+)
+def test_budgets(text: str, size_bytes: int) -> None:
+    flags = {"model_repository": ["r"], "model_control_mode": ["on-demand"], "model_memory_budget": [text]}
+    found = server_options(*collect(flags, {})).memory_budget
+    assert found is not None
+    assert (found.bytes, found.all_on_demand) == (size_bytes, True)
 
 
 def test_defaults_have_the_type_of_their_kind() -> None:

@@ -27,6 +27,8 @@ NOT_NEEDED = (
     "tpy_data.backends.isolated",
     "tpy_data.backends.native",
     "tpy_data.backends.python",
+    "tpy_data.engine.budget",
+    "tpy_data.engine.runtimes.on_demand_runtime",
 )
 """Modules and packages that a server with one ONNX model has no use for."""
 

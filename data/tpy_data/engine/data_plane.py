@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -48,8 +49,21 @@ from tpy_data.executors.executor import Executor, ThreadExecutor
 from tpy_data.schedulers.core import NO_START_DELAY, StartDelay
 from tpy_data.schedulers.core.rate_limiter import Supply
 
+if TYPE_CHECKING:
+    from tpy_data.engine.budget.memory_budget import MemoryBudget
+
 _log = logging.getLogger(__name__)
 _LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class MemoryBudgetOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """--model-memory-budget. Requests wait `wait_ns_max` for a load; `all_on_demand` is --model-control-mode=on-demand, `file`
+    --model-sizes-file."""
+
+    bytes: int
+    wait_ns_max: int = 60 * NS_PER_S
+    all_on_demand: bool = False
+    file: Path | None = None
 
 
 class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +71,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     draining to the last unload. `load_retries` is --model-load-retry-count. `server_id` is --id. Without `cache` no
     answers are kept, without `rate_limit` nothing is. `request_timeout` is --request-timeout, `latencies` are the distributions
     that --metrics-config asks for, `restarts` how failed instances are started again. `rollout_file` is
-    --rollout-file. `start_delay` is for tests."""
+    --rollout-file. Without `memory_budget` all models are loaded and stay. `start_delay` is for tests."""
 
     load_threads_max: int = 4
     load_retries: int = 0
@@ -72,6 +86,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     latencies: LatencyOptions = LatencyOptions()
     restarts: RestartOptions = RestartOptions()
     rollout_file: Path | None = None
+    memory_budget: MemoryBudgetOptions | None = None
 
 
 class DataPlane:
@@ -86,8 +101,10 @@ class DataPlane:
         calls: EngineCalls,
         reconciler: Reconciler,
         rollouts: Rollouts,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self.rollouts = rollouts
+        self.budget = budget
         self.inference = inference
         self._reconciler = reconciler
         self._calls = calls
@@ -148,6 +165,10 @@ class DataPlane:
             for served in self._table.all()
             if _is_engine(served)
         }
+
+    def budget_families(self) -> Sequence[MeasuredFamily]:
+        """The metrics of the memory budget."""
+        return () if self.budget is None else self.budget.families()
 
     def rollout_families(self) -> Sequence[MeasuredFamily]:
         """The metrics of rollouts."""
@@ -282,14 +303,21 @@ async def open_data_plane(
         latencies=options.latencies,
         restarts=options.restarts,
     )
+    budget = None if options.memory_budget is None else await _open_budget(options, options.memory_budget, clock)
+    if budget is not None:
+        from tpy_data.engine.runtimes import on_demand_runtime  # most servers have no budget
+
+        shared = shared._replace(make_runtime=partial(on_demand_runtime.make_runtime, budget=budget))
     reconciler = Reconciler(store, shared)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(calls.run, name="repository calls of models")
             nursery.start_soon(rollouts.run)
+            if budget is not None:
+                nursery.start_soon(budget.run)
             nursery.start_soon(reconciler.run, nursery)
             try:
-                yield DataPlane(inference, shared, metrics, calls, reconciler, rollouts)
+                yield DataPlane(inference, shared, metrics, calls, reconciler, rollouts, budget)
             finally:
                 inference.stop()
                 table.sequences.let_go()
@@ -302,9 +330,25 @@ async def open_data_plane(
             shared.cache.close()
 
 
+async def _open_budget(options: DataPlaneOptions, wanted: MemoryBudgetOptions, clock: Clock) -> MemoryBudget:
+    """Raises Unavailable for a file of sizes that cannot be read."""
+    from tpy_data.engine.budget.memory_budget import MemoryBudget, read_sizes  # most servers have no budget
+
+    kept = {} if wanted.file is None else await trio.to_thread.run_sync(read_sizes, wanted.file)
+    return MemoryBudget(
+        wanted.bytes,
+        clock,
+        loads_max=options.load_threads_max,
+        wait_ns_max=wanted.wait_ns_max,
+        all_on_demand=wanted.all_on_demand,
+        file=wanted.file,
+        kept=kept,
+    )
+
+
 def _is_engine(served: Served) -> bool:
     """True for a model that an engine runs, token by token."""
-    engine = served.served_copy.engine
+    engine = served.executing_engine
     return isinstance(engine, VersionEngine) and engine.is_engine
 
 
@@ -346,7 +390,7 @@ def _log_live(count: int) -> None:
 def _statistics(model: ModelId, served: Served, *, with_latencies: bool) -> ModelStatistics:
     copy = served.served_copy
     engine, counters = copy.engine, copy.engine.statistics
-    caches = isinstance(engine, CachedEngine)
+    caches = isinstance(served.executing_engine, CachedEngine)
     latencies: tuple[Latency, ...] = ()
     if with_latencies and counters.latencies is not None:
         latencies = counters.latencies.snapshot(caches=caches)

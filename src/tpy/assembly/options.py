@@ -18,6 +18,7 @@ from tpy.telemetry.latencies import LatencyOptions
 from tpy.telemetry.traces.trace import TraceOptions
 from tpy_control.options import ControlOptions
 from tpy_data.cache.options import CacheOptions
+from tpy_data.engine import MemoryBudgetOptions
 from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.schedulers.core import NO_START_DELAY, StartDelay
 from tpy_data.schedulers.core.rate_limiter import Supply
@@ -53,7 +54,8 @@ class ShownOption(NamedTuple):
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """One server. `frontends` has the options of those that are served, by their names in the table of frontends; those that need
     not be in the engine are served by `frontend_processes` processes of their own, 0: by this one; `cache` None: no response
-    cache; `rate_limit` None: no rate limiter; `start_delay` holds schedulers back, for tests. `shown` are the rows of the
+    cache; `rate_limit` None: no rate limiter; `memory_budget` None: all models are
+    loaded and stay; `start_delay` holds schedulers back, for tests. `shown` are the rows of the
     start-up table of options; `warnings` are logged once at start; `host_policies` bind instances to cores, by name; `gpu_limits`
     say, by device, to which share a GPU may be full when an instance has been made, `compute_capability_min` which GPUs are used;
     `allow_client_shm`: clients may register shared memory; `pinned_pool_bytes` and, by GPU, `cuda_pool_bytes` are the sizes of
@@ -76,6 +78,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheOptions | None = None
     rate_limit: Supply | None = None
     rollout_file: Path | None = None
+    memory_budget: MemoryBudgetOptions | None = None
     start_delay: StartDelay = NO_START_DELAY
     request_timeout: RequestTimeout = RequestTimeout.QUEUE
     restarts: RestartOptions = RestartOptions(wait_s=5.0)

@@ -146,8 +146,31 @@ FLAGS: tuple[Flag, ...] = (
         "Model repository",
         "model-control-mode",
         "none",
-        "none: load all at start. poll: also follow changes on disk. explicit: load on request.",
-        choices=("none", "poll", "explicit"),
+        "none: load all at start. poll: also follow changes on disk. explicit: load on request. on-demand, an addition of tpy: "
+        "load a model when it is asked for inference, within --model-memory-budget.",
+        choices=("none", "poll", "explicit", "on-demand"),
+    ),
+    _flag(
+        "Model repository",
+        "model-memory-budget",
+        "",
+        "Memory of the host that all models together may take, such as 20GiB, an addition of tpy: models with the parameter "
+        "`load: on_demand` are loaded when they are asked for and unloaded to make room. Without it all models stay.",
+        metavar="SIZE",
+    ),
+    _flag(
+        "Model repository",
+        "model-load-wait-secs",
+        60,
+        "Seconds that a request waits for a model that is loaded on demand; then it is refused.",
+        minimum=1,
+    ),
+    _flag(
+        "Model repository",
+        "model-sizes-file",
+        "",
+        "File that keeps how much memory models took when they were loaded, for the next start with --model-memory-budget.",
+        metavar="FILE",
     ),
     _flag(
         "Model repository",

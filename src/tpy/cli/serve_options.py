@@ -30,14 +30,18 @@ from tpy.limits import SUMMARY_QUANTILES_MAX
 from tpy.messages import LogSettings
 from tpy.telemetry.access_log import AccessLogOptions
 from tpy.telemetry.latencies import LatencyOptions
-from tpy.units import NS_PER_MS, NS_PER_S
+from tpy.units import NS_PER_MS, NS_PER_S, parse_bytes
 from tpy_control.address import CloudAddress, parse_address
 from tpy_control.options import ControlMode, ControlOptions, Readiness
 from tpy_control.sources import CloudEnvironment, CloudOptions
+from tpy_data.engine import MemoryBudgetOptions
 from tpy_data.engine.instances.gpu_limits import parse_gpu_limits
 from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.schedulers.core import StartDelay
 from tpy_data.schedulers.core.rate_limiter import Supply
+
+ON_DEMAND = "on-demand"
+"""The value of --model-control-mode that the data plane follows: to the control plane it is none."""
 
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 _NAMES = ("counter_latencies", "histogram_latencies", "summary_latencies", "summary_quantiles")
@@ -171,6 +175,9 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     crash_loop_failures: int
     crash_loop_minutes: int
     rollout_file: str
+    model_memory_budget: str
+    model_load_wait_secs: int
+    model_sizes_file: str
     rate_limit: str
     rate_limit_resource: tuple[str, ...]
     host_policy: tuple[str, ...]
@@ -211,6 +218,7 @@ def server_options(
         metrics=_metrics(v),
         cache=cache_options(v.cache_config, v.response_cache_byte_size, environment, v.cache_directory),
         rollout_file=Path(v.rollout_file).absolute() if v.rollout_file else None,
+        memory_budget=_memory_budget(v),
         rate_limit=_rate_limit_supply(v.rate_limit, v.rate_limit_resource),
         request_timeout=RequestTimeout(v.request_timeout),
         restarts=RestartOptions(
@@ -245,6 +253,25 @@ def server_options(
         pinned_pool_bytes=max(0, v.pinned_memory_pool_byte_size),
         cuda_pool_bytes=_cuda_pool_bytes(v),
         compute_capability_min=_compute_capability_min(v),
+    )
+
+
+def _memory_budget(v: _Values) -> MemoryBudgetOptions | None:
+    if not v.model_memory_budget:
+        if v.model_control_mode == ON_DEMAND:
+            raise UsageError("--model-control-mode=on-demand needs --model-memory-budget, such as 20GiB")
+        if v.model_sizes_file:
+            raise UsageError("--model-sizes-file needs --model-memory-budget, such as 20GiB")
+        return None
+    try:
+        size_bytes = parse_bytes(v.model_memory_budget)
+    except ValueError as error:
+        raise UsageError(f"--model-memory-budget: {error}") from None
+    return MemoryBudgetOptions(
+        bytes=size_bytes,
+        wait_ns_max=v.model_load_wait_secs * NS_PER_S,
+        all_on_demand=v.model_control_mode == ON_DEMAND,
+        file=Path(v.model_sizes_file).absolute() if v.model_sizes_file else None,
     )
 
 
@@ -290,7 +317,7 @@ def _shown(flag: Flag, value: Value) -> str:
 
 
 def _control(v: _Values, environment: Mapping[str, str]) -> ControlOptions:
-    mode = ControlMode(v.model_control_mode)
+    mode = ControlMode.NONE if v.model_control_mode == ON_DEMAND else ControlMode(v.model_control_mode)
     if v.load_model and mode is not ControlMode.EXPLICIT:
         raise UsageError("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
     if "*" in v.load_model and len(v.load_model) > 1:

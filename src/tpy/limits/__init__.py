@@ -11,6 +11,7 @@ from tpy.limits.grpc import *  # noqa: F403
 from tpy.limits.http import *  # noqa: F403
 from tpy.limits.loading import *  # noqa: F403
 from tpy.limits.observing import *  # noqa: F403
+from tpy.limits.on_demand import *  # noqa: F403
 from tpy.limits.ray import *  # noqa: F403
 from tpy.limits.remote import *  # noqa: F403
 from tpy.units import GIB, KIB, MIB, NS_PER_MS, NS_PER_S

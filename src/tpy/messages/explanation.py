@@ -29,6 +29,8 @@ class WaitReason(enum.Enum):
     """The scheduler begins when more requests wait (TRITONSERVER_DELAY_SCHEDULER)."""
     CACHE = "cache"
     """The response cache is asked, or an equal request executes whose answer serves both."""
+    LOAD = "load"
+    """The model is loaded on demand, and is not loaded yet."""
     MEMBER = "member"
     """The request is in a member of the ensemble."""
 

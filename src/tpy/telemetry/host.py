@@ -19,6 +19,12 @@ MEMORY_USED = "nv_cpu_memory_used_bytes"
 _PINNED_TOTAL = "nv_pinned_memory_pool_total_bytes"
 _PINNED_USED = "nv_pinned_memory_pool_used_bytes"
 
+MEMORY_BUDGET_FAMILIES: Mapping[str, MetricKind] = {
+    f"tpy_memory_budget_{name}": MetricKind.COUNTER if name.endswith("total") else MetricKind.GAUGE
+    for name in ("bytes", "used_bytes", "models", "waiting_requests", "loads_total", "unloads_total", "refusals_total")
+}
+"""Of servers with --model-memory-budget."""
+
 SERVER_FAMILIES: Mapping[str, MetricKind] = {
     **{family.name: family.kind for family in FAMILIES},
     **{name: kind for name, (kind, _) in LATENCY_FAMILIES.items()},
@@ -26,6 +32,7 @@ SERVER_FAMILIES: Mapping[str, MetricKind] = {
     **GPU_FAMILIES,
     **REPOSITORY_FAMILIES,
     **ROLLOUT_FAMILIES,
+    **MEMORY_BUDGET_FAMILIES,
     REFUSED: MetricKind.COUNTER,
     DROPPED_LINES: MetricKind.COUNTER,
     **dict.fromkeys((CPU_UTILIZATION, MEMORY_TOTAL, MEMORY_USED, _PINNED_TOTAL, _PINNED_USED, *CACHE_FAMILIES), MetricKind.GAUGE),

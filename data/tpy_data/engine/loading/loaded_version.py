@@ -112,32 +112,8 @@ class Loader:
 
         Raises TpyError with the reason; nothing stays loaded then.
         """
-        config = desired.config
-        backend = self._backends.for_model(config, (version.directory, desired.directory))
-        refuse_beyond(config, backend.capabilities)
-        filename = backend.capabilities.default_model_filename
-        config = normalise(config, default_model_filename=filename)
-        context = ModelContext(
-            name=config.name,
-            version=version.version,
-            generation=version.generation,
-            config=config,
-            model_directory=desired.directory,
-            version_directory=version.directory,
-            server_id=self._server_id,
-            log=self._log,
-            metrics=self._metrics,
-            server=self._server,
-            devices=self._devices,
-        )
-        if desired.auto_complete:
-            config = normalise(backend.auto_complete(context), default_model_filename=filename)
-            config = with_adapters(config, version.directory)
-        placed = self._placed(config, backend)
+        backend, context, placed, instances = self._configured(desired, version, completes=desired.auto_complete)
         config = placed.config
-        _require(validate(config))
-        refuse_beyond(config, backend.capabilities)
-        instances = _scheduled(placed)
         self._warn_without_effect(config, backend.capabilities)
         labels = read_labels(config, desired.directory)
         states = InitialStates(config, desired.directory)
@@ -172,6 +148,46 @@ class Loader:
             make_ticket=_ticket_of_engines(config) if backend.capabilities.engine else RequestTicket,
             strategy=strategy,
         )
+
+    def described(self, desired: DesiredModel, version: DesiredVersion) -> tuple[ModelConfig, ModelDescription]:
+        """The configuration and description of a version that is not loaded. Its backend is asked only for what the configuration
+        leaves out. Blocking. Raises TpyError as `load` does, as far as it can be known."""
+        completes = desired.auto_complete and not (desired.config.input and desired.config.output)
+        _, _, placed, instances = self._configured(desired, version, completes=completes)
+        config = placed.config
+        gpus = () if _is_cached(config) else devices_of(tuple(instance.placement for instance in instances))
+        labels = read_labels(config, desired.directory)
+        return config, describe(config, version.version, labels, namespace=desired.id.namespace, gpus=gpus)
+
+    def _configured(
+        self, desired: DesiredModel, version: DesiredVersion, *, completes: bool
+    ) -> tuple[Backend, ModelContext, Placed, tuple[PlacedInstance, ...]]:
+        """The completed, normalised and checked configuration, with its instances placed. The context has it as it was before."""
+        config = desired.config
+        backend = self._backends.for_model(config, (version.directory, desired.directory))
+        refuse_beyond(config, backend.capabilities)
+        filename = backend.capabilities.default_model_filename
+        config = normalise(config, default_model_filename=filename)
+        context = ModelContext(
+            name=config.name,
+            version=version.version,
+            generation=version.generation,
+            config=config,
+            model_directory=desired.directory,
+            version_directory=version.directory,
+            server_id=self._server_id,
+            log=self._log,
+            metrics=self._metrics,
+            server=self._server,
+            devices=self._devices,
+        )
+        if completes:
+            config = normalise(backend.auto_complete(context), default_model_filename=filename)
+            config = with_adapters(config, version.directory)
+        placed = self._placed(config, backend)
+        _require(validate(placed.config))
+        refuse_beyond(placed.config, backend.capabilities)
+        return backend, context, placed, _scheduled(placed)
 
     def resized(
         self, current: ModelConfig, desired: ModelConfig, folders: Sequence[Path]

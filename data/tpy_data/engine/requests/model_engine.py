@@ -41,6 +41,10 @@ class Drain:
         if self._drained is not None and not self._holds and self._is_idle():
             self._drained.set()
 
+    def is_idle(self) -> bool:
+        """True while nothing waits and nothing runs, and nobody holds the engine."""
+        return not self._holds and self._is_idle()
+
     async def wait(self) -> None:
         """Until nothing waits and nothing runs, and nobody holds the engine. The owner must have seen to it that no new requests
         come from anywhere else."""

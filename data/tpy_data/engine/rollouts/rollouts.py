@@ -4,8 +4,6 @@ decided for the next start of the server."""
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -17,7 +15,7 @@ import trio
 from tpy.clock import Clock
 from tpy.config.rollout import RolloutPlan, rollout_plan
 from tpy.errors import ErrorCode, NotFound, TpyError, Unavailable
-from tpy.files import read_file
+from tpy.files import read_file, replace_file
 from tpy.ids import ModelId
 from tpy.limits import ROLLOUT_FILE_BYTES_MAX, ROLLOUT_LOOK_S
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, RolloutArm, RolloutStatus
@@ -241,7 +239,7 @@ class Rollouts:
         lines = {**self._kept, **{str(model): known.line() for model, known in self._models.items()}}
         content = msgspec.json.format(msgspec.json.encode(lines), indent=2)
         try:
-            await trio.to_thread.run_sync(_write, file, content)
+            await trio.to_thread.run_sync(replace_file, file, content)
         except OSError as error:
             _log.error("--rollout-file %(file)s cannot be written: %(reason)s", {"file": str(file), "reason": str(error)})
 
@@ -348,17 +346,3 @@ def read_kept(file: Path) -> dict[str, Kept]:
         return {}
     except (OSError, TpyError, msgspec.MsgspecError) as error:
         raise Unavailable(f"--rollout-file {file} cannot be read: {error}") from None
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Whole or not at all, whenever the machine stops."""
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with open(descriptor, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(descriptor)
-        os.replace(name, file)
-    except BaseException:
-        os.unlink(name)
-        raise

@@ -6,6 +6,7 @@ import logging
 
 import trio
 
+from tpy.config import on_demand
 from tpy.errors import invariant
 from tpy.ids import ModelId
 from tpy.state import DesiredModel, ModelStateStore, ObservedKey
@@ -15,6 +16,10 @@ from tpy_data.engine.runtimes.runtime import SUCCESSFULLY_LOADED, Runtime, Share
 from tpy_data.engine.runtimes.version_runtime import VersionRuntime
 
 _log = logging.getLogger(__name__)
+
+_AT_START = on_demand.LoadWhen.AT_START.value
+WITHOUT_BUDGET = "model '%(model)s' is loaded at once, and stays: its parameter load needs --model-memory-budget"
+LOADED_WHEN_ASKED = "'%(model)s' is ready, and is loaded when it is asked for"
 
 
 class Reconciler:
@@ -91,7 +96,8 @@ class Reconciler:
             if self._closing or not phases:
                 continue
             if not phases & {Phase.FAILED, Phase.WAITING}:
-                _log.info(SUCCESSFULLY_LOADED, context)
+                is_later = all(self._versions[key].is_on_demand for key in keys if key in self._versions)
+                _log.info(LOADED_WHEN_ASKED if is_later else SUCCESSFULLY_LOADED, context)
             elif serving:
                 what = "version {} goes" if len(serving) == 1 else "versions {} go"
                 context["serving"] = what.format(" and ".join(map(str, serving)))
@@ -102,4 +108,9 @@ class Reconciler:
     def _make(self, action: Load) -> Runtime:
         if action.model.config.ensemble_scheduling is not None:
             return EnsembleRuntime(action.key, action.model, self._shared, self._store)
-        return VersionRuntime(action.key, action.model, action.version, self._shared)
+        make = self._shared.make_runtime
+        if make is None:
+            make = VersionRuntime
+            if action.model.config.parameter(on_demand.PARAMETER, _AT_START) != _AT_START:
+                _log.warning(WITHOUT_BUDGET, {"model": str(action.key.model)})
+        return make(action.key, action.model, action.version, self._shared)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,13 +16,14 @@ from tpy.deliveries import Deliveries
 from tpy.errors import Internal, TpyError
 from tpy.ids import ModelId, Version
 from tpy.messages import InstanceActivity, MemoryUsage, ModelCounters, ModelState
-from tpy.state import UNLOADED, DesiredModel, ObservedKey, ObservedVersion, ObservedWriter
+from tpy.state import UNLOADED, DesiredModel, DesiredVersion, ObservedKey, ObservedVersion, ObservedWriter
 from tpy.telemetry.latencies import LatencyOptions
 from tpy_data.engine.caching.cache_access import CacheAccess
 from tpy_data.engine.channels.rate_limiter import RateLimiter
 from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.engine.loading.loaded_version import Loader
 from tpy_data.engine.requests.latencies import VersionLatencies
+from tpy_data.engine.requests.model_engine import ModelEngine
 from tpy_data.engine.runtimes.core import Phase, Running
 from tpy_data.engine.serving.served_copy import ServedCopy
 from tpy_data.engine.serving.serving_table import ServingTable
@@ -43,7 +45,8 @@ class Shared(NamedTuple):
     """The parts of a data plane that all versions share. `loaders` run load and auto-complete, `unloaders` release: apart, so
     that loads that hang do not keep anything from being unloaded. A failed load is tried again `load_retries` times. `cache`
     None: no answers are kept; `limiter` None: nothing is rate limited. In `deliveries` everything is answered. `latencies` says
-    which distributions of durations are kept."""
+    which distributions of durations are kept. `make_runtime` makes the runtimes of versions with instances where that is not
+    VersionRuntime: under a memory budget."""
 
     loader: Loader
     loaders: Worker
@@ -59,6 +62,7 @@ class Shared(NamedTuple):
     limiter: RateLimiter | None = None
     latencies: LatencyOptions = LatencyOptions()
     restarts: RestartOptions = RestartOptions()
+    make_runtime: Callable[[ObservedKey, DesiredModel, DesiredVersion, Shared], Runtime] | None = None
 
     def latencies_of(self, config: ModelConfig) -> VersionLatencies | None:
         """Those of another version; None where no distributions are kept."""
@@ -69,6 +73,9 @@ class Shared(NamedTuple):
 class Runtime(ABC):
     """`run` is started by the reconciler, in its nursery; everything else only says what is wanted. The serving table's `Served`:
     `served_copy` is there from when it is switched in."""
+
+    is_on_demand = False
+    """True for one that is READY without being loaded."""
 
     def __init__(self, key: ObservedKey, model: DesiredModel, shared: Shared) -> None:
         self.key = key
@@ -89,6 +96,8 @@ class Runtime(ABC):
         self._refused_revision = 0
         self._remark = ""
         self._reported: ObservedVersion | None = None
+        self.failure: TpyError | None = None
+        """The reason why it could not be loaded, once it has ended."""
         self._move(ModelState.LOADING)
 
     @property
@@ -117,6 +126,11 @@ class Runtime(ABC):
         if self._copy is None:
             raise Internal(f"{self.key} is not served")
         return self._copy
+
+    @property
+    def executing_engine(self) -> ModelEngine:
+        """As `Served.executing_engine`."""
+        return self.served_copy.engine
 
     def has_requests(self) -> bool:
         """Returns True if requests wait or execute here."""
@@ -232,8 +246,10 @@ class Runtime(ABC):
             if self._was_loaded:
                 _log.info(SUCCESSFULLY_UNLOADED, self._about())
         else:
+            is_logged, self.failure = self.failure is failure, failure
             self._move(ModelState.UNAVAILABLE, failure.reason(), phase=Phase.FAILED)
-            _log.error(FAILED_TO_LOAD, {**self._about(), "reason": failure.reason()})
+            if not is_logged:
+                _log.error(FAILED_TO_LOAD, {**self._about(), "reason": failure.reason()})
 
     def _move(self, state: ModelState, reason: str = "", *, phase: Phase | None = None) -> None:
         """Change both what the plan sees and what everyone else sees, if that is new."""

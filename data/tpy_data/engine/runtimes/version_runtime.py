@@ -27,6 +27,7 @@ from tpy_data.engine.instances.supervised_instance import InstanceRecipe
 from tpy_data.engine.loading.loaded_version import LoadedVersion
 from tpy_data.engine.loading.memory_meter import total
 from tpy_data.engine.loading.placing import PlacedInstance
+from tpy_data.engine.requests.statistics import VersionStatistics
 from tpy_data.engine.runtimes.core import Phase
 from tpy_data.engine.runtimes.runtime import FAILED_TO_LOAD, Runtime, Shared
 from tpy_data.engine.sequences.sequence_peers import SequenceHolder
@@ -45,8 +46,17 @@ _log = logging.getLogger(__name__)
 class VersionRuntime(Runtime):
     """See `Runtime`."""
 
-    def __init__(self, key: ObservedKey, model: DesiredModel, version: DesiredVersion, shared: Shared) -> None:
+    def __init__(
+        self,
+        key: ObservedKey,
+        model: DesiredModel,
+        version: DesiredVersion,
+        shared: Shared,
+        statistics: VersionStatistics | None = None,
+    ) -> None:
+        """`statistics` go on with those of an earlier copy."""
         super().__init__(key, model, shared)
+        self._statistics = statistics
         self._desired_version = version
         self._instances: InstanceSet | None = None
         self._shared_memory: tuple[MemoryUsage, ...] = ()
@@ -202,7 +212,8 @@ class VersionRuntime(Runtime):
             deliveries=shared.deliveries,
             gate=gate,
             sequences=sequences,
-            latencies=shared.latencies_of(loaded.config),
+            latencies=shared.latencies_of(loaded.config) if self._statistics is None else None,
+            statistics=self._statistics,
             make_ticket=loaded.make_ticket,
         )
 

@@ -106,6 +106,10 @@ class SequencePeers:
         ]
         return found[-1] if found else None
 
+    def lives_in(self, model: ModelId) -> bool:
+        """True when a sequence of this model lives."""
+        return any(len(holder.sequences) for holder in self._holders.get(model, ()))
+
     def let_go(self) -> None:
         """Nobody sends requests any more."""
         for holders in self._holders.values():

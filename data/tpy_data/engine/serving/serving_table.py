@@ -11,6 +11,7 @@ from tpy.limits import HAVE_SERVED_REMEMBERED_MAX
 from tpy.messages import InferenceRequest, InstanceActivity, MemoryUsage, ModelCounters, ModelDescription
 from tpy.services import ResponseSink
 from tpy_data.engine.requests.handle import EngineHandle
+from tpy_data.engine.requests.model_engine import ModelEngine
 from tpy_data.engine.sequences.sequence_peers import SequencePeers
 from tpy_data.engine.serving.served_copy import ServedCopy
 
@@ -35,6 +36,11 @@ class Served(Protocol):
     @property
     def served_copy(self) -> ServedCopy:
         """The copy that requests get while this is so: an ensemble gets another one when its members change."""
+        ...
+
+    @property
+    def executing_engine(self) -> ModelEngine:
+        """The engine of `served_copy`; for a model that is loaded on demand, that of the copy which is loaded now, if one is."""
         ...
 
     @property

@@ -98,12 +98,14 @@ class VersionEngine:
         gate: ResourceGate | None = None,
         sequences: Sequences | None = None,
         latencies: VersionLatencies | None = None,
+        statistics: VersionStatistics | None = None,
         make_ticket: Callable[..., RequestTicket] = RequestTicket,
     ) -> None:
+        """Without `statistics` it has new ones, with `latencies`."""
         self.name = config.name
         self.clock = clock
         self.gate = gate
-        self.statistics = VersionStatistics(latencies)
+        self.statistics = statistics or VersionStatistics(latencies)
         self.drain = Drain(self._is_idle)
         self._deliveries = deliveries or Deliveries()
         self._sequences = sequences

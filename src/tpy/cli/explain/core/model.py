@@ -18,6 +18,7 @@ _WAITS = {
     WaitReason.SEQUENCE_SLOT: "a slot for its sequence",
     WaitReason.START_DELAY: "more requests, before the scheduler begins (TRITONSERVER_DELAY_SCHEDULER)",
     WaitReason.CACHE: "the answer of an equal request, or the response cache",
+    WaitReason.LOAD: "the model to be loaded (--model-memory-budget)",
     WaitReason.MEMBER: "a member of the ensemble",
 }
 _INSTANCES_SHOWN_MAX = 32

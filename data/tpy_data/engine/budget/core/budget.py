@@ -1,0 +1,335 @@
+"""BudgetCore: which models to load and which to unload, so that those that are loaded fit into a budget of memory.
+
+Sans-IO: told of requests, loads, unloads and the time, it decides. The rules:
+
+* Models that are waited for are loaded in the order in which they began to be. One may be loaded before those ahead of it only
+  where that leaves them all the room that they wait for, and at most `loads_max` load at a time.
+* Room is made by unloading idle models, the least recently used first, and only where that makes enough. A model is left alone
+  for as long as it took to load, and for its minimum residency.
+* Where idle models are not enough, busy ones take turns, the one that was loaded first goes first: each is left for
+  TURN_LOADS times as long as it took to load, but no longer than `turn_ns_max`. So two models that cannot both fit and are both
+  asked all the time serve for that long in turn, and a model that is waited for gets its place within a turn of those ahead.
+* A model that has turned out larger than expected has idle ones unloaded until the budget is kept.
+* A model that could not be loaded if it were the only one is refused at once.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+TURN_LOADS: Final = 10
+"""A turn of a busy model, in times of its load: loading takes a tenth of the time at most."""
+
+_PACE: Final = 8
+"""Loads that the mean duration of a load is taken over, about."""
+
+K = TypeVar("K")
+
+
+class Why(enum.Enum):
+    """The reasons for an unload."""
+
+    ROOM = "to make room"
+    TURN = "to make room, its turn is over"
+    OVER = "the budget is exceeded"
+    UNUSED = "unused for its keep_alive time"
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Load this model."""
+
+    key: object
+
+
+class Unload(msgspec.Struct, frozen=True):
+    """Give this model no more requests, and unload it when it has answered those that it has."""
+
+    key: object
+    why: Why
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """Refuse what waits for this model: it cannot fit any more."""
+
+    key: object
+
+
+Action = Load | Unload | Refuse
+
+
+class Shortage(NamedTuple):
+    """The figures of a model that cannot fit: its bytes, those of the budget, and those that models have which stay."""
+
+    needed_bytes: int
+    budget_bytes: int
+    pinned_bytes: int
+
+
+class State(enum.Enum):
+    """The states of a model on demand."""
+
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    LOADED = "loaded"
+    DRAINING = "draining"
+
+
+class _Model(Generic[K]):
+    """A model on demand. `load_ns` is how long its last load took, `loaded_ns` when that ended; it was in use at `used_ns`."""
+
+    __slots__ = ("began_ns", "keep_alive_ns", "key", "load_ns", "loaded_ns", "resident_ns_min", "size_bytes", "state", "used_ns")
+
+    def __init__(self, key: K, size_bytes: int, resident_ns_min: int, keep_alive_ns: int) -> None:
+        self.key = key
+        self.size_bytes = size_bytes
+        self.resident_ns_min = resident_ns_min
+        self.keep_alive_ns = keep_alive_ns
+        self.state = State.UNLOADED
+        self.began_ns = self.loaded_ns = self.used_ns = self.load_ns = 0
+
+    def idle_at_ns(self) -> int:
+        """From when on it may be unloaded while it is idle."""
+        return self.loaded_ns + max(self.resident_ns_min, self.load_ns)
+
+
+class BudgetCore(Generic[K]):
+    """The models of a budget. Keys are the caller's."""
+
+    def __init__(self, budget_bytes: int, *, loads_max: int, turn_ns_max: int) -> None:
+        self.budget_bytes = budget_bytes
+        self._loads_max = loads_max
+        self._turn_ns_max = turn_ns_max
+        self._models: dict[K, _Model[K]] = {}
+        self._pinned: dict[K, int] = {}
+        self._waiting: dict[K, _Model[K]] = {}  # in the order in which they began to be waited for
+        self._warm: dict[K, _Model[K]] = {}  # to be loaded once, where there is room
+        self._resident: dict[K, _Model[K]] = {}  # loading, loaded or draining
+        self._load_ns_mean = 0
+        self._now_ns = 0
+
+    # The models
+
+    def add(self, key: K, size_bytes: int, *, resident_ns_min: int = 0, keep_alive_ns: int = 0, warm: bool = False) -> None:
+        """A model that is not loaded. `keep_alive_ns` 0: it is never unloaded only because nobody uses it. `warm`: load it when
+        there is room, without being asked for it."""
+        model = self._models[key] = _Model(key, size_bytes, resident_ns_min, keep_alive_ns)
+        if warm:
+            self._warm[key] = model
+
+    def remove(self, key: K) -> None:
+        """The model is no more, and neither is its memory. No-op for one that is not there."""
+        for models in (self._models, self._waiting, self._warm, self._resident):
+            models.pop(key, None)
+
+    def pin(self, key: K, size_bytes: int) -> None:
+        """A model that stays has so many bytes of the budget; 0: it is gone."""
+        if size_bytes:
+            self._pinned[key] = size_bytes
+        else:
+            self._pinned.pop(key, None)
+
+    # What happens to them
+
+    def ask(self, key: K) -> None:
+        """A request waits for this model. No-op while one does already."""
+        model = self._models[key]
+        if model.state in (State.UNLOADED, State.DRAINING):
+            self._waiting.setdefault(key, model)
+
+    def forget(self, key: K) -> None:
+        """No request waits for it any more."""
+        self._waiting.pop(key, None)
+
+    def expect(self, key: K, size_bytes: int) -> None:
+        """A model that is not loaded is thought to be of this size. No-op for one that is."""
+        model = self._models[key]
+        if model.state is State.UNLOADED:
+            model.size_bytes = size_bytes
+
+    def use(self, key: K, now_ns: int) -> None:
+        """A request has come for it."""
+        self._models[key].used_ns = now_ns
+
+    def loaded(self, key: K, size_bytes: int, now_ns: int) -> None:
+        """A load is over, and has shown how large the model is."""
+        model = self._models[key]
+        model.state, model.size_bytes = State.LOADED, size_bytes
+        model.loaded_ns = model.used_ns = now_ns
+        model.load_ns = now_ns - model.began_ns
+        self._load_ns_mean += (model.load_ns - self._load_ns_mean) // _PACE if self._load_ns_mean else model.load_ns
+
+    def unloaded(self, key: K) -> None:
+        """Nothing of it is left: it was unloaded, or its load has failed. Others may wait for it already."""
+        model = self._resident.pop(key, None)
+        if model is not None:
+            model.state = State.UNLOADED
+
+    # Decisions
+
+    def advance(self, now_ns: int, busy: Collection[K] = ()) -> list[Action]:
+        """The actions to take now; they count as begun. `busy` are the loaded models that have requests."""
+        self._now_ns = now_ns
+        actions: list[Action] = []
+        for key in [key for key in self._waiting if self.shortage(key) is not None]:
+            del self._waiting[key]
+            actions.append(Refuse(key))
+        for model in self._in(State.LOADED):
+            if model.key in busy:
+                model.used_ns = now_ns
+            elif model.keep_alive_ns and now_ns >= model.used_ns + model.keep_alive_ns:
+                actions.append(self._unload(model, Why.UNUSED))
+        actions.extend(self._keep_budget(busy))
+        actions.extend(self._serve_waiting(busy))
+        return actions
+
+    def next_deadline_ns(self) -> int | None:
+        """The time when `advance` may have something new to decide, if nothing happens before; None: never. Busy models may
+        become idle at any time: whoever drives this looks again while `is_short`."""
+        times = [model.used_ns + model.keep_alive_ns for model in self._in(State.LOADED) if model.keep_alive_ns]
+        if self._waiting:
+            times += [at for model in self._in(State.LOADED) for at in (model.idle_at_ns(), self._turn_at_ns(model))]
+        return min([at for at in times if at > self._now_ns], default=None)
+
+    @property
+    def is_short(self) -> bool:
+        """True while a model waits for the memory of others, or the budget is exceeded."""
+        return any(model.state is State.UNLOADED for model in self._waiting.values()) or self.used_bytes > self.budget_bytes
+
+    # Questions
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Of models that stay."""
+        return sum(self._pinned.values())
+
+    @property
+    def used_bytes(self) -> int:
+        """Of all models that have memory, or are about to."""
+        return self.pinned_bytes + sum(model.size_bytes for model in self._resident.values())
+
+    def state(self, key: K) -> State:
+        """The state of a model."""
+        return self._models[key].state
+
+    def counts(self) -> dict[State, int]:
+        """The models in each state."""
+        counts = dict.fromkeys(State, 0)
+        for model in self._resident.values():
+            counts[model.state] += 1
+        counts[State.UNLOADED] = len(self._models) - len(self._resident)
+        return counts
+
+    def loaded_keys(self) -> list[K]:
+        """The models that are loaded and not being unloaded."""
+        return [model.key for model in self._in(State.LOADED)]
+
+    def waiting(self) -> list[K]:
+        """The models that are waited for and not yet loaded, in their order."""
+        return list(self._waiting)
+
+    def size_bytes(self, key: K) -> int:
+        """The size that is reckoned with."""
+        return self._models[key].size_bytes
+
+    def shortage(self, key: K) -> Shortage | None:
+        """The figures of a model that could not be loaded if it were the only one; None: it could be."""
+        found = Shortage(self._models[key].size_bytes, self.budget_bytes, self.pinned_bytes)
+        return found if found.needed_bytes > found.budget_bytes - found.pinned_bytes else None
+
+    def wait_ns(self, key: K) -> int:
+        """About the time until a model is loaded that begins, or has begun, to be waited for."""
+        waiting = list(self._waiting)
+        ahead = waiting.index(key) if key in self._waiting else len(waiting)
+        loading = sum(1 for _ in self._in(State.LOADING))
+        return (1 + (ahead + loading) // self._loads_max) * self._load_ns_mean
+
+    # Inside
+
+    def _in(self, state: State) -> Iterator[_Model[K]]:
+        return (model for model in list(self._resident.values()) if model.state is state)
+
+    def _turn_at_ns(self, model: _Model[K]) -> int:
+        """From when on it may be unloaded while it is busy."""
+        turn_ns = min(TURN_LOADS * model.load_ns, self._turn_ns_max)
+        return max(model.idle_at_ns(), model.loaded_ns + turn_ns)
+
+    def _keep_budget(self, busy: Collection[K]) -> Iterator[Action]:
+        """Unload idle models while those that are there have more than the budget. What has just been loaded goes last: the
+        others are what it displaces."""
+        over_bytes = self.used_bytes - self.budget_bytes - self._bytes_in(State.DRAINING)
+        newest = max((model.loaded_ns for model in self._in(State.LOADED)), default=0)
+        idle = [model for model in self._in(State.LOADED) if model.key not in busy]
+        for model in sorted(idle, key=lambda model: (model.loaded_ns == newest, model.used_ns)):
+            if over_bytes <= 0:
+                return
+            over_bytes -= model.size_bytes
+            yield self._unload(model, Why.OVER)
+
+    def _serve_waiting(self, busy: Collection[K]) -> Iterator[Action]:
+        """Room is made only for as many models as may load now: those behind them can be served by what is loaded for longer."""
+        slots = self._loads_max - sum(1 for _ in self._in(State.LOADING))
+        claimed_bytes = 0  # by those that are ahead
+        for model in list(self._waiting.values()):
+            if slots <= 0:
+                return
+            if model.state is State.DRAINING:  # its memory is for another one, it will be next
+                claimed_bytes += model.size_bytes
+                continue
+            slots -= 1
+            if self._may_load(model, claimed_bytes):
+                yield self._load(model)
+                continue
+            claimed_bytes += model.size_bytes
+            unloads = self._make_room(claimed_bytes, busy)
+            if unloads is None:
+                return
+            yield from unloads
+        for model in list(self._warm.values()):
+            if model.state is not State.UNLOADED:
+                del self._warm[model.key]
+            elif slots > 0 and self._may_load(model, claimed_bytes):
+                slots -= 1
+                yield self._load(model)
+
+    def _may_load(self, model: _Model[K], claimed_bytes: int) -> bool:
+        """There is room for it, and with what is being unloaded also for those ahead."""
+        free_bytes = self.budget_bytes - self.used_bytes
+        return model.size_bytes <= min(free_bytes, free_bytes + self._bytes_in(State.DRAINING) - claimed_bytes)
+
+    def _make_room(self, wanted_bytes: int, busy: Collection[K]) -> list[Action] | None:
+        """The unloads that make place for so many bytes, together with what is free or being unloaded; None: it cannot be had."""
+        short_bytes = wanted_bytes - (self.budget_bytes - self.used_bytes) - self._bytes_in(State.DRAINING)
+        victims: list[tuple[_Model[K], Why]] = []
+        for model, why in self._candidates(busy):
+            if short_bytes <= 0:
+                break
+            short_bytes -= model.size_bytes
+            victims.append((model, why))
+        return None if short_bytes > 0 else [self._unload(model, why) for model, why in victims]
+
+    def _candidates(self, busy: Collection[K]) -> Iterable[tuple[_Model[K], Why]]:
+        """The models that may be unloaded for others, the one to go first in front."""
+        loaded = list(self._in(State.LOADED))
+        idle = [model for model in loaded if model.key not in busy and self._now_ns >= model.idle_at_ns()]
+        turns = [model for model in loaded if model.key in busy and self._now_ns >= self._turn_at_ns(model)]
+        yield from ((model, Why.ROOM) for model in sorted(idle, key=lambda model: model.used_ns))
+        yield from ((model, Why.TURN) for model in sorted(turns, key=lambda model: model.loaded_ns))
+
+    def _bytes_in(self, state: State) -> int:
+        return sum(model.size_bytes for model in self._in(state))
+
+    def _load(self, model: _Model[K]) -> Load:
+        model.state, model.began_ns = State.LOADING, self._now_ns
+        self._resident[model.key] = model
+        self._waiting.pop(model.key, None)
+        self._warm.pop(model.key, None)
+        return Load(model.key)
+
+    @staticmethod
+    def _unload(model: _Model[K], why: Why) -> Unload:
+        model.state = State.DRAINING
+        return Unload(model.key, why)

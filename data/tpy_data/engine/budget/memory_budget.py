@@ -1,0 +1,333 @@
+"""MemoryBudget: the driver of the budget's core. It has models loaded and unloaded, refuses requests that have waited for too
+long, and keeps the sizes of models for the next start of the server."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+import msgspec
+import trio
+
+from tpy.clock import Clock
+from tpy.config import ModelConfig
+from tpy.config.on_demand import LoadPolicy, LoadWhen, load_policy
+from tpy.errors import QueueFull, TpyError, Unavailable
+from tpy.files import read_file, replace_file
+from tpy.limits import MODEL_SIZES_FILE_BYTES_MAX, ON_DEMAND_LOOK_S, RETRY_AFTER_S_MAX
+from tpy.state import ObservedKey
+from tpy.telemetry.exposition import MeasuredFamily
+from tpy.units import KIB, MIB, NS_PER_S
+from tpy_data.engine.budget.core.budget import Action, BudgetCore, Load, Refuse, Shortage, Unload, Why
+from tpy_data.engine.budget.core.sizes import FORMAT, KeptSize, KeptSizes, ModelFiles, Sizes
+from tpy_data.engine.budget.metrics import BudgetUse, budget_families
+from tpy_data.engine.budget.on_demand_engine import OnDemandEngine, WaitingRoom
+
+_log = logging.getLogger(__name__)
+_DECODER = msgspec.json.Decoder(KeptSizes)
+
+CANNOT_FIT, LATE, FULL = "cannot_fit", "late", "full"
+"""Reasons of refusals."""
+
+_LONG_NS = 3600 * NS_PER_S
+
+
+class ModelOnDemand(Protocol):
+    """A version whose loads the budget decides."""
+
+    @property
+    def key(self) -> ObservedKey: ...
+
+    @property
+    def engine(self) -> OnDemandEngine: ...
+
+    def begin_load(self) -> None:
+        """Load it."""
+        ...
+
+    def begin_unload(self) -> None:
+        """Have new requests wait, answer the others, and unload it."""
+        ...
+
+    def is_busy(self) -> bool:
+        """True while the loaded copy has requests, or live sequences."""
+        ...
+
+
+class Member:
+    """A model of the budget, as its engine asks about it (a `Demand`)."""
+
+    def __init__(self, budget: MemoryBudget, model: ModelOnDemand, backend: str, files: ModelFiles) -> None:
+        self._budget = budget
+        self._core = budget.core
+        self._clock = budget.clock
+        self.model = model
+        self.key = model.key
+        self.name = f"{model.key.model}:{model.key.version}"
+        self.backend = backend
+        self.files = files
+
+    def used(self) -> None:
+        """See Demand."""
+        self._core.use(self.key, self._clock.now_ns())
+
+    def wanted(self, deadline_ns: int) -> None:
+        """See Demand."""
+        self._core.ask(self.key)
+        self._budget.pending[self.key] = self
+        self._budget.wake()
+
+    def forgotten(self) -> None:
+        """See Demand."""
+        self._core.forget(self.key)
+        self._budget.pending.pop(self.key, None)
+
+    def cannot_fit(self) -> TpyError | None:
+        """See Demand."""
+        self._core.expect(self.key, self._budget.expected_bytes(self))
+        shortage = self._core.shortage(self.key)
+        return None if shortage is None else self._budget.refusal(self.name, shortage)
+
+    def refused(self, error: TpyError) -> None:
+        """See Demand."""
+        self._budget.refusals[FULL if isinstance(error, QueueFull) else CANNOT_FIT] += 1
+        error.wait_s = error.wait_s or self.later_s()
+
+    def later_s(self) -> int:
+        """Seconds in which it will be loaded, about."""
+        return min(max(1, math.ceil(self._core.wait_ns(self.key) / NS_PER_S)), RETRY_AFTER_S_MAX)
+
+
+class MemoryBudget:
+    """That of the host. `file` keeps sizes, None: they are forgotten with the process; `kept` is what it had. `all_on_demand`:
+    models whose parameters say nothing else are loaded on demand. On the Trio thread; `run` is a task of the data plane's
+    nursery."""
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        clock: Clock,
+        *,
+        loads_max: int,
+        wait_ns_max: int,
+        all_on_demand: bool = False,
+        file: Path | None = None,
+        kept: Mapping[str, KeptSize] = MappingProxyType({}),
+    ) -> None:
+        # A busy model makes room early enough that whoever waits for it is not refused just then.
+        self.core: BudgetCore[ObservedKey] = BudgetCore(budget_bytes, loads_max=loads_max, turn_ns_max=wait_ns_max // 4)
+        self.clock = clock
+        self.wait_ns_max = wait_ns_max
+        self.room = WaitingRoom()
+        self._default = LoadWhen.ON_DEMAND if all_on_demand else LoadWhen.AT_START
+        self._file = file
+        self._sizes = Sizes(kept)
+        self._members: dict[ObservedKey, Member] = {}
+        self._loads = 0
+        self._unloads: Counter[Why] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.pending: dict[ObservedKey, Member] = {}
+        """Members that requests wait for."""
+        self._is_measured = False
+        self._woken = trio.Event()
+
+    async def run(self) -> None:
+        """Do what the core decides, until cancelled."""
+        due_ns = 0
+        while True:
+            now_ns = max(self.clock.now_ns(), 0 if self._woken.is_set() else due_ns)
+            self._woken = trio.Event()
+            self._refuse_late(now_ns)
+            busy = {key for key in self.core.loaded_keys() if self._members[key].model.is_busy()}
+            for action in self.core.advance(now_ns, busy):
+                self._perform(action)
+            if self._is_measured and self._file is not None:
+                self._is_measured = False
+                await self._keep(self._file)
+                continue
+            due_ns = self._due_ns(now_ns)
+            with trio.move_on_after((due_ns - now_ns) / NS_PER_S):
+                await self._woken.wait()
+
+    def wake(self) -> None:
+        """There may be something to decide."""
+        self._woken.set()
+
+    def policy(self, config: ModelConfig) -> LoadPolicy:
+        """The load policy of a model. Raises UnexpectedParameter."""
+        return load_policy(config, self._default)
+
+    @contextmanager
+    def joined(self, model: ModelOnDemand, policy: LoadPolicy, backend: str, files: ModelFiles) -> Iterator[Member]:
+        """The model is one of the budget for the length of the block."""
+        member = self._members[model.key] = Member(self, model, backend, files)
+        self.core.add(
+            model.key,
+            self.expected_bytes(member),
+            resident_ns_min=round(policy.resident_s_min * NS_PER_S),
+            keep_alive_ns=round(policy.keep_alive_s * NS_PER_S),
+            warm=policy.when is LoadWhen.WARM,
+        )
+        self.wake()
+        try:
+            yield member
+        finally:
+            del self._members[model.key]
+            self.pending.pop(model.key, None)
+            self.core.remove(model.key)
+            self.wake()
+
+    def expected_bytes(self, member: Member) -> int:
+        """The size that a model is thought to have."""
+        return self._sizes.expected_bytes(member.name, member.backend, member.files)
+
+    def loaded(self, member: Member, size_bytes: int) -> None:
+        """It is loaded, and has taken so much memory."""
+        size_bytes = self._sizes.measured(member.name, member.backend, member.files, size_bytes)
+        self.core.loaded(member.key, size_bytes, self.clock.now_ns())
+        self._is_measured = True
+        shortage = self.core.shortage(member.key)
+        if shortage is not None:
+            _log.error("%(reason)s", {"reason": self.refusal(member.name, shortage).message})
+        self.wake()
+
+    def unloaded(self, member: Member) -> None:
+        """Its memory is free."""
+        self.core.unloaded(member.key)
+        if member.model.engine.pending():
+            self.core.ask(member.key)
+        self.wake()
+
+    def check_pinned(self, name: str, backend: str, files: ModelFiles) -> None:
+        """Raises Unavailable for a model that is to stay, and has more than all of the budget."""
+        shortage = Shortage(self._sizes.expected_bytes(name, backend, files), self.core.budget_bytes, 0)
+        if shortage.needed_bytes > shortage.budget_bytes:
+            raise self.refusal(name, shortage)
+
+    def pin(self, key: ObservedKey, backend: str, files: ModelFiles, size_bytes: int) -> None:
+        """A model that stays is loaded."""
+        size_bytes = self._sizes.measured(f"{key.model}:{key.version}", backend, files, size_bytes)
+        self.core.pin(key, size_bytes)
+        self._is_measured = True
+        self.wake()
+        if self.core.pinned_bytes > self.core.budget_bytes:
+            about = {"models": _shown(self.core.pinned_bytes), "budget": _shown(self.core.budget_bytes)}
+            _log.error("models that stay loaded have %(models)s, --model-memory-budget is %(budget)s", about)
+
+    def unpin(self, key: ObservedKey) -> None:
+        """It is not any more."""
+        self.core.pin(key, 0)
+        self.wake()
+
+    def refusal(self, name: str, shortage: Shortage) -> TpyError:
+        """The error of a model that cannot fit."""
+        pinned = f", of which models that stay loaded have {_shown(shortage.pinned_bytes)}" if shortage.pinned_bytes else ""
+        needed, budget = _shown(shortage.needed_bytes), _shown(shortage.budget_bytes)
+        error = Unavailable(f"model '{name}' needs {needed}, --model-memory-budget is {budget}{pinned}")
+        error.wait_s = RETRY_AFTER_S_MAX
+        return error
+
+    def families(self) -> list[MeasuredFamily]:
+        """Its metrics now."""
+        core = self.core
+        models = {state.value: count for state, count in core.counts().items()}
+        unloads = {why.name.lower(): self._unloads[why] for why in Why}
+        refusals = {reason: self.refusals[reason] for reason in (CANNOT_FIT, LATE, FULL)}
+        return budget_families(
+            BudgetUse(core.budget_bytes, core.used_bytes, self.room.requests, models, self._loads, unloads, refusals)
+        )
+
+    def _due_ns(self, now_ns: int) -> int:
+        """The time when something is due: refusals, decisions, a look at models that are busy."""
+        times = [self.core.next_deadline_ns()]
+        times += [member.model.engine.next_deadline_ns() for member in self.pending.values()]
+        if self.core.is_short:
+            times.append(now_ns + round(ON_DEMAND_LOOK_S * NS_PER_S))
+        return min([each for each in times if each is not None], default=now_ns + _LONG_NS)
+
+    def _refuse_late(self, now_ns: int) -> None:
+        for member in list(self.pending.values()):
+            self.refusals[LATE] += member.model.engine.expire(now_ns, self._late(member))
+
+    def _late(self, member: Member) -> TpyError:
+        """The error of requests that have waited for as long as they may."""
+        core, waiting = self.core, self.core.waiting()
+        ahead = waiting.index(member.key) if member.key in waiting else 0
+        error = Unavailable(
+            f"model '{member.name}' was not loaded within {self.wait_ns_max / NS_PER_S:g} s: it is "
+            f"{core.state(member.key).value}, {ahead} models are ahead of it, it needs {_shown(core.size_bytes(member.key))}, "
+            f"and {_shown(core.used_bytes)} of --model-memory-budget {_shown(core.budget_bytes)} are in use"
+        )
+        error.wait_s = member.later_s()
+        return error
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Load(key=ObservedKey() as key):
+                self._loads += 1
+                _log.info("loading '%(model)s' on demand: %(size)s, %(used)s of %(budget)s in use", self._about(key))
+                self._members[key].model.begin_load()
+            case Unload(key=ObservedKey() as key, why=why):
+                self._unloads[why] += 1
+                about = {**self._about(key), "why": why.value}
+                _log.info("unloading '%(model)s', %(why)s: %(size)s, %(used)s of %(budget)s in use", about)
+                self._members[key].model.begin_unload()
+            case Refuse(key=ObservedKey() as key):
+                member = self._members[key]
+                refusal = member.cannot_fit()
+                if refusal is not None:
+                    self.refusals[CANNOT_FIT] += member.model.engine.refuse_pending(refusal)
+
+    def _about(self, key: ObservedKey) -> dict[str, object]:
+        core = self.core
+        sizes = {"size": core.size_bytes(key), "used": core.used_bytes, "budget": core.budget_bytes}
+        return {"model": self._members[key].name, **{name: _shown(size) for name, size in sizes.items()}}
+
+    async def _keep(self, file: Path) -> None:
+        content = msgspec.json.format(msgspec.json.encode(self._sizes.kept()), indent=2)
+        try:
+            await trio.to_thread.run_sync(replace_file, file, content)
+        except OSError as error:
+            _log.error("--model-sizes-file %(file)s cannot be written: %(reason)s", {"file": str(file), "reason": str(error)})
+
+
+def read_sizes(file: Path) -> Mapping[str, KeptSize]:
+    """The content of the file; nothing where there is none, or one of another format. Blocks. Raises Unavailable for one that
+    cannot be read."""
+    try:
+        found = _DECODER.decode(read_file(file, bytes_max=MODEL_SIZES_FILE_BYTES_MAX))
+    except FileNotFoundError:
+        return {}
+    except (OSError, TpyError, msgspec.MsgspecError) as error:
+        raise Unavailable(f"--model-sizes-file {file} cannot be read: {error}") from None
+    if found.format != FORMAT:
+        about = {"file": str(file), "found": found.format, "format": FORMAT}
+        _log.warning("--model-sizes-file %(file)s has format %(found)s, expected %(format)s: sizes are measured anew", about)
+        return {}
+    return found.models
+
+
+def _shown(size_bytes: int) -> str:
+    return f"{size_bytes / MIB:.1f} MiB" if size_bytes >= MIB else f"{size_bytes / KIB:.1f} KiB"
+
+
+def _find_trim() -> Callable[[int], int] | None:
+    """glibc's malloc_trim; None with another C library."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+_trim = _find_trim()
+
+
+def give_back() -> None:
+    """Have the allocator return free memory to the system: what a model had is to be there for others, and the next measurement
+    is to show what the next model takes."""
+    if _trim is not None:
+        _trim(0)

@@ -1,0 +1,58 @@
+"""The metrics of a memory budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tpy.telemetry.exposition import MeasuredFamily, Sample
+from tpy.telemetry.host import MEMORY_BUDGET_FAMILIES
+from tpy.telemetry.metrics import NO_LABELS
+
+_ABOUT = {
+    "bytes": "Memory that models may take, --model-memory-budget",
+    "used_bytes": "Memory of the models that are loaded, are being loaded or unloaded",
+    "models": "Models that are loaded on demand, by state",
+    "waiting_requests": "Requests that wait for a model to be loaded",
+    "loads_total": "Loads on demand",
+    "unloads_total": "Unloads of models on demand, by reason",
+    "refusals_total": "Requests refused because their model was not loaded, by reason",
+}
+
+
+class BudgetUse(NamedTuple):
+    """A budget now; `models` by state, `unloads` and `refusals` by reason, since the start of the server."""
+
+    budget_bytes: int
+    used_bytes: int
+    waiting_requests: int
+    models: Mapping[str, int]
+    loads: int
+    unloads: Mapping[str, int]
+    refusals: Mapping[str, int]
+
+
+def budget_families(use: BudgetUse) -> list[MeasuredFamily]:
+    """The families of the metrics page."""
+    samples = {
+        "bytes": _one(use.budget_bytes),
+        "used_bytes": _one(use.used_bytes),
+        "models": _by("state", use.models),
+        "waiting_requests": _one(use.waiting_requests),
+        "loads_total": _one(use.loads),
+        "unloads_total": _by("reason", use.unloads),
+        "refusals_total": _by("reason", use.refusals),
+    }
+    return [
+        MeasuredFamily(name=name, kind=kind, help=_ABOUT[what], samples=samples[what])
+        for name, kind in MEMORY_BUDGET_FAMILIES.items()
+        for what in [name.removeprefix("tpy_memory_budget_")]
+    ]
+
+
+def _one(value: int) -> tuple[Sample, ...]:
+    return (Sample(NO_LABELS, value),)
+
+
+def _by(label: str, values: Mapping[str, int]) -> tuple[Sample, ...]:
+    return tuple(Sample({label: key}, value) for key, value in values.items())

@@ -1,0 +1,293 @@
+"""OnDemandEngine: the request path of a version that is loaded when it is asked for. Requests go to the engine of the loaded
+copy, or wait until there is one. All of it on the Trio thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from tpy.clock import Clock
+from tpy.echo import request_prefix
+from tpy.errors import QueueFull, TpyError, Unavailable
+from tpy.limits import ON_DEMAND_WAITING_BYTES_MAX, ON_DEMAND_WAITING_MAX
+from tpy.messages import (
+    EngineActivity,
+    InferenceRequest,
+    InferenceResponse,
+    LevelActivity,
+    ModelDescription,
+    QueueActivity,
+    WaitReason,
+)
+from tpy.messages.tensors import held_bytes
+from tpy.services import ResponseSink
+from tpy_data.engine.requests.handle import EngineHandle, Execution, WaitingRequest
+from tpy_data.engine.requests.model_engine import Drain, ModelEngine
+from tpy_data.engine.requests.responder import DISCARD, deliver
+from tpy_data.engine.requests.statistics import VersionStatistics
+from tpy_data.schedulers.core import CoreSnapshot, Outcome
+
+
+class WaitingRoom:
+    """The requests of all models that wait for a load: how many there are, and their bytes."""
+
+    def __init__(self, requests_max: int = ON_DEMAND_WAITING_MAX, bytes_max: int = ON_DEMAND_WAITING_BYTES_MAX) -> None:
+        self.requests = 0
+        self.bytes = 0
+        self._requests_max = requests_max
+        self._bytes_max = bytes_max
+
+    def enter(self, size_bytes: int) -> None:
+        """One more. Raises QueueFull where that is too much."""
+        if self.requests >= self._requests_max:
+            raise QueueFull(f"{self.requests} requests wait for models that are being loaded, no more may")
+        if self.requests and self.bytes + size_bytes > self._bytes_max:
+            raise QueueFull(
+                f"requests with {self.bytes} bytes wait for models that are being loaded, and this one has {size_bytes}: no more "
+                f"than {self._bytes_max} may"
+            )
+        self.requests += 1
+        self.bytes += size_bytes
+
+    def leave(self, size_bytes: int) -> None:
+        """One less."""
+        self.requests -= 1
+        self.bytes -= size_bytes
+
+
+_NO_REQUEST = InferenceRequest(model_name="")
+
+
+class PendingRequest:
+    """A request that waits for a load, and its handle (an EngineHandle); later it stands for the handle of the loaded copy."""
+
+    __slots__ = ("_handle", "_is_paused", "_owner", "bytes", "deadline_ns", "request", "sink")
+
+    def __init__(
+        self, owner: OnDemandEngine, request: InferenceRequest, sink: ResponseSink, size_bytes: int, deadline_ns: int
+    ) -> None:
+        self._owner = owner
+        self._handle: EngineHandle | None = None
+        self._is_paused = False
+        self.request = request
+        self.sink = sink
+        self.bytes = size_bytes
+        self.deadline_ns = deadline_ns
+
+    def submit(self, engine: ModelEngine) -> None:
+        """Give it to the engine of the loaded copy."""
+        request, sink = self.request, self.sink
+        self.request, self.sink = _NO_REQUEST, DISCARD  # the handle has them, and lets go of them when it is answered
+        try:
+            handle = engine.submit(request, sink)
+        except TpyError as refusal:
+            self._owner.answer(request, sink, refusal)
+            return
+        self._handle = handle
+        if self._is_paused:
+            handle.pause()
+
+    def cancel(self) -> None:
+        """See EngineHandle."""
+        if self._handle is not None:
+            self._handle.cancel()
+        else:
+            self._owner.cancel(self)
+
+    def pause(self) -> None:
+        """See EngineHandle."""
+        self._is_paused = True
+        if self._handle is not None:
+            self._handle.pause()
+
+    def resume(self) -> None:
+        """See EngineHandle."""
+        self._is_paused = False
+        if self._handle is not None:
+            self._handle.resume()
+
+    def waiting(self) -> Iterable[WaitingRequest]:
+        """See EngineHandle: while it waits for a load no instance is what it waits for."""
+        return () if self._handle is None else self._handle.waiting()
+
+    def recall(self) -> None:
+        """See EngineHandle."""
+        if self._handle is not None:
+            self._handle.recall()
+
+    def times(self, now_ns: int) -> Execution | None:
+        """See EngineHandle."""
+        return None if self._handle is None else self._handle.times(now_ns)
+
+
+class Demand(Protocol):
+    """Told by an engine that requests come."""
+
+    def used(self) -> None:
+        """A request has come."""
+        ...
+
+    def wanted(self, deadline_ns: int) -> None:
+        """A request waits for a load, no longer than until then."""
+        ...
+
+    def forgotten(self) -> None:
+        """No request waits any more."""
+        ...
+
+    def cannot_fit(self) -> TpyError | None:
+        """The refusal of a model that could not be loaded if it were the only one."""
+        ...
+
+    def refused(self, error: TpyError) -> None:
+        """A request is refused on arrival; the error is to say when it may be worth to come again."""
+        ...
+
+
+class OnDemandEngine:
+    """A ModelEngine. `inner` is that of the loaded copy, None: there is none. `description` is what requests are decoded by."""
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        clock: Clock,
+        statistics: VersionStatistics,
+        room: WaitingRoom,
+        demand: Demand,
+        *,
+        wait_ns_max: int,
+    ) -> None:
+        self.statistics = statistics
+        self.drain = Drain(lambda: not self._pending)
+        self.inner: ModelEngine | None = None
+        self._name = name
+        self._version = version
+        self._clock = clock
+        self._room = room
+        self._demand = demand
+        self._wait_ns_max = wait_ns_max
+        self._pending: dict[PendingRequest, None] = {}
+        self._is_stopped = False
+
+    async def run(self) -> None:
+        """Nothing to do: whoever has the budget keeps the deadlines."""
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
+        """As `ResolvedModel.submit`."""
+        self._demand.used()
+        inner = self.inner
+        if inner is not None:
+            return inner.submit(request, sink)
+        if self._is_stopped:
+            raise Unavailable(f"{request_prefix(request.id)}{Outcome.STOPPING.value}")
+        refusal = self._demand.cannot_fit()
+        size_bytes = held_bytes(request.inputs, ON_DEMAND_WAITING_BYTES_MAX)
+        try:
+            if refusal is not None:
+                raise refusal
+            self._room.enter(size_bytes)
+        except Unavailable as error:
+            self.statistics.refused_admission(error)
+            self._demand.refused(error)
+            raise
+        deadline_ns = self._clock.now_ns() + self._wait_ns_max
+        if request.deadline_ns is not None:
+            deadline_ns = min(deadline_ns, request.deadline_ns)
+        pending = PendingRequest(self, request, sink, size_bytes, deadline_ns)
+        self._pending[pending] = None
+        self._demand.wanted(deadline_ns)
+        return pending
+
+    def use(self, inner: ModelEngine | None, misfit: TpyError | None = None) -> None:
+        """Give requests to this engine from now on, those that wait first; None: have them wait. `misfit`: refuse those that
+        wait, which were decoded for what the model was thought to be."""
+        self.inner = inner
+        if inner is None:
+            return
+        if misfit is not None:
+            self.refuse_pending(misfit)
+        for pending in self._take(list(self._pending)):
+            pending.submit(inner)
+
+    def expire(self, now_ns: int, late: TpyError) -> int:
+        """Refuse what has waited for too long, for this reason where it is not the request's own deadline. Returns the number."""
+        due = [pending for pending in self._pending if pending.deadline_ns <= now_ns]
+        for pending in self._take(due):
+            asked_ns = pending.request.deadline_ns
+            is_own = asked_ns is not None and asked_ns <= now_ns
+            error = Unavailable(Outcome.TIMED_OUT.value) if is_own else late
+            self.statistics.refused_admission(error)
+            self.answer(pending.request, pending.sink, error)
+        return len(due)
+
+    def refuse_pending(self, error: TpyError) -> int:
+        """Refuse all that waits for a load. Returns the number."""
+        taken = self._take(list(self._pending))
+        for pending in taken:
+            self.statistics.refused_admission(error)
+            self.answer(pending.request, pending.sink, error)
+        return len(taken)
+
+    def pending(self) -> int:
+        """The number of requests that wait for a load."""
+        return len(self._pending)
+
+    def next_deadline_ns(self) -> int | None:
+        """The earliest of those that wait for a load."""
+        return min([pending.deadline_ns for pending in self._pending], default=None)
+
+    def cancel(self, pending: PendingRequest) -> None:
+        """Forget a request that waits for a load. No-op for one that does not."""
+        if pending in self._pending:
+            self._take([pending])
+
+    def answer(self, request: InferenceRequest, sink: ResponseSink, error: TpyError) -> None:
+        """Refuse a request after `submit` has returned."""
+        response = InferenceResponse(model_name=self._name, model_version=self._version, id=request.id, error=error, refused=True)
+        deliver(sink, response)
+
+    def snapshot(self) -> CoreSnapshot:
+        """As `ModelEngine.snapshot`."""
+        if self.inner is not None:
+            return self.inner.snapshot()
+        return CoreSnapshot(queued=len(self._pending), executing=0, idle_instances=0)
+
+    def explain(self) -> EngineActivity:
+        """As `ModelEngine.explain`."""
+        if self.inner is not None:
+            return self.inner.explain()
+        levels = (LevelActivity(waiting=len(self._pending)),) if self._pending else ()
+        reason = WaitReason.LOAD if self._pending else WaitReason.NOTHING
+        return EngineActivity(queue=QueueActivity(waits_for=reason, levels=levels))
+
+    def refuse_waiting(self) -> None:
+        """As `ModelEngine.refuse_waiting`."""
+        self.refuse_pending(Unavailable(Outcome.NO_INSTANCE.value))
+        if self.inner is not None:
+            self.inner.refuse_waiting()
+
+    def stop(self, *, executing: bool = False) -> None:
+        """As `ModelEngine.stop`."""
+        self._is_stopped = True
+        self.refuse_pending(Unavailable(Outcome.STOPPING.value))
+        if self.inner is not None:
+            self.inner.stop(executing=executing)
+
+    def _take(self, taken: list[PendingRequest]) -> list[PendingRequest]:
+        for pending in taken:
+            del self._pending[pending]
+            self._room.leave(pending.bytes)
+        if taken and not self._pending:
+            self._demand.forgotten()
+            self.drain.check()
+        return taken
+
+
+def misfit(decoded: ModelDescription, loaded: ModelDescription, name: str) -> TpyError | None:
+    """The refusal of requests that were decoded by another description than that of the loaded copy; None: it is the same."""
+    if (decoded.inputs, decoded.outputs) == (loaded.inputs, loaded.outputs):
+        return None
+    error = Unavailable(f"the inputs and outputs of model '{name}' are not those of its configuration: they are known now")
+    error.wait_s = 1
+    return error

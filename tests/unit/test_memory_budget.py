@@ -1,0 +1,351 @@
+"""BudgetCore: its rules one by one, beside the naive model of the fuzz target, and under simulated traffic."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import OrderedDict
+from itertools import accumulate, count
+from typing import Any, NamedTuple
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fuzz.engine.memory_budget import History, NaiveBudget, Row
+from tpy.config import ModelConfig
+from tpy.config.model_config import ModelParameter
+from tpy.config.on_demand import LoadPolicy, LoadWhen, UnexpectedParameter, load_policy
+from tpy.units import NS_PER_MS, NS_PER_S
+from tpy_data.engine.budget.core.budget import BudgetCore, Load, Refuse, Shortage, State, Unload, Why
+from tpy_data.engine.budget.core.sizes import KeptSize, ModelFiles, Sizes
+
+
+def core_of(budget: int, sizes: dict[str, int], *, loads_max: int = 2, turn_max: int = 1000, **options: Any) -> BudgetCore[str]:
+    core: BudgetCore[str] = BudgetCore(budget, loads_max=loads_max, turn_ns_max=turn_max)
+    for key, size in sizes.items():
+        core.add(key, size, **options)
+    return core
+
+
+def load(core: BudgetCore[str], key: str, at: int, took: int = 1) -> None:
+    """Ask for a model at this time and have it loaded."""
+    core.use(key, at)
+    core.ask(key)
+    assert Load(key) in core.advance(at)
+    core.loaded(key, core.size_bytes(key), at + took)
+
+
+def test_the_least_recently_used_makes_room_and_only_where_that_is_enough() -> None:
+    core = core_of(10, {"a": 4, "b": 4, "c": 5, "d": 10})
+    load(core, "a", 0)
+    load(core, "b", 10)
+    core.use("a", 20)
+    core.ask("c")
+    assert core.advance(30) == [Unload("b", Why.ROOM)]
+    core.ask("d")
+    assert core.advance(31) == [], "the room of c is not for d"
+    core.unloaded("b")
+    assert core.advance(40) == [Load("c")], "and a stays, as without c nothing would be won for d"
+
+
+def test_a_model_is_left_alone_for_as_long_as_it_took_to_load() -> None:
+    core = core_of(5, {"a": 5, "b": 5}, resident_ns_min=0)
+    load(core, "a", 0, took=100)
+    core.ask("b")
+    assert core.advance(199) == []
+    assert core.next_deadline_ns() == 200
+    assert core.advance(200) == [Unload("a", Why.ROOM)]
+
+
+def test_what_does_not_delay_those_ahead_may_go_before_them() -> None:
+    core = core_of(10, {"a": 6, "large": 9, "small": 1, "medium": 3})
+    load(core, "a", 0, took=50)
+    for key in ("large", "small", "medium"):
+        core.ask(key)
+    assert core.advance(60, {"a"}) == [], "a is busy, and what is free is for the large one"
+    assert core.advance(100) == [Unload("a", Why.ROOM), Load("small")], "9 of 10 are left for the large one"
+
+
+def test_what_cannot_fit_is_refused_with_its_figures() -> None:
+    core = core_of(10, {"a": 8, "b": 11})
+    assert core.shortage("b") == Shortage(11, 10, 0)
+    assert core.shortage("a") is None
+    core.ask("a")
+    core.pin("stays", 3)
+    assert core.advance(1) == [Refuse("a")]
+    assert core.shortage("a") == Shortage(8, 10, 3)
+    assert core.waiting() == []
+
+
+def test_what_has_turned_out_larger_displaces_others_and_then_itself() -> None:
+    core = core_of(10, {"a": 3, "b": 3, "c": 3})
+    for at, key in enumerate("abc"):
+        load(core, key, at * 10)
+    core.ask("a")
+    core.loaded("c", 6, 30)
+    assert core.advance(31, {"a"}) == [Unload("b", Why.OVER)]
+    core.unloaded("b")
+    core.loaded("c", 20, 40)
+    assert core.advance(41, {"a"}) == [Unload("c", Why.OVER)], "nothing busy is unloaded for that"
+
+
+def test_unused_models_go_and_warm_ones_come() -> None:
+    core = core_of(5, {"a": 3}, keep_alive_ns=100)
+    core.add("warm", 2, warm=True)
+    core.add("too much", 3, warm=True)
+    assert core.advance(0) == [Load("warm"), Load("too much")]
+    core.loaded("warm", 2, 1)
+    core.loaded("too much", 3, 1)
+    load_at = 50
+    core.ask("a")
+    assert core.advance(load_at) == [Unload("warm", Why.ROOM), Unload("too much", Why.ROOM)]
+    core.unloaded("warm")
+    core.unloaded("too much")
+    assert core.advance(60) == [Load("a")], "warm models are loaded once"
+    core.loaded("a", 3, 61)
+    assert core.advance(160, {"a"}) == []
+    assert core.advance(259) == []
+    assert core.next_deadline_ns() == 260
+    assert core.advance(260) == [Unload("a", Why.UNUSED)]
+
+
+def test_waits_are_told_by_the_pace_of_loads() -> None:
+    core = core_of(100, {"a": 1, "b": 1, "c": 1, "d": 1}, loads_max=1)
+    load(core, "a", 0, took=1000)
+    for key in "bcd":
+        core.ask(key)
+    core.advance(2000)
+    assert core.waiting() == ["c", "d"]
+    assert (core.wait_ns("c"), core.wait_ns("d")) == (2000, 3000)
+
+
+class Beside(RuleBasedStateMachine):
+    """The core beside the naive model. Time passes with each rule."""
+
+    @initialize(
+        budget=st.integers(5, 20),
+        loads_max=st.integers(1, 3),
+        turn_max=st.sampled_from((3, 50)),
+        models=st.lists(
+            st.tuples(st.integers(1, 8), st.sampled_from((0, 4)), st.sampled_from((0, 20)), st.booleans()), min_size=2, max_size=7
+        ),
+    )
+    def begin(self, budget: int, loads_max: int, turn_max: int, models: list[tuple[int, int, int, bool]]) -> None:
+        core: BudgetCore[int] = BudgetCore(budget, loads_max=loads_max, turn_ns_max=turn_max)
+        self.history = History(core, NaiveBudget(budget=budget, loads_max=loads_max, turn_max=turn_max))
+        for size, resident_min, keep_alive, warm in models:
+            self.history.add(size, resident_min=resident_min, keep_alive=keep_alive, warm=warm)
+
+    def some(self, number: int, *states: State) -> Row | None:
+        found = [row for row in self.history.naive.rows if row.state in states]
+        return found[number % len(found)] if found else None
+
+    @rule(number=st.integers(0, 6), time=st.integers(0, 20))
+    def a_request_comes(self, number: int, time: int) -> None:
+        self.history.now += time
+        row = self.some(number, *State)
+        assert row is not None
+        self.history.ask(row)
+
+    @rule(number=st.integers(0, 6), time=st.integers(1, 20), size=st.none() | st.integers(1, 12))
+    def a_load_ends(self, number: int, time: int, size: int | None) -> None:
+        row = self.some(number, State.LOADING)
+        if row is not None:
+            self.history.now += time
+            self.history.end_load(row, size)
+
+    @rule(number=st.integers(0, 6))
+    def an_unload_ends(self, number: int) -> None:
+        row = self.some(number, State.DRAINING)
+        if row is not None:
+            self.history.unload(row)
+
+    @rule(number=st.integers(0, 6), busy=st.booleans(), time=st.integers(0, 60))
+    def a_model_is_busy_or_idle(self, number: int, busy: bool, time: int) -> None:
+        self.history.now += time
+        row = self.some(number, State.LOADED)
+        if row is not None:
+            (self.history.busy.add if busy else self.history.busy.discard)(row.key)
+
+    @precondition(lambda self: any(row.since is not None for row in self.history.naive.rows))
+    @rule(number=st.integers(0, 6))
+    def nobody_waits_any_more(self, number: int) -> None:
+        waiting = [row for row in self.history.naive.rows if row.since is not None]
+        self.history.forget(waiting[number % len(waiting)])
+
+    @rule(size=st.integers(0, 6))
+    def models_that_stay_change(self, size: int) -> None:
+        self.history.pin(size)
+
+    @invariant()
+    def they_agree(self) -> None:
+        if hasattr(self, "history"):
+            self.history.decide()
+
+
+TestBeside = Beside.TestCase
+TestBeside.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+# Simulated traffic
+
+
+class Seen(NamedTuple):
+    """The outcome of a simulated run: requests that found their model loaded, loads, and the waits of all others."""
+
+    requests: int
+    hits: int
+    loads: int
+    waits_ns: list[int]
+
+
+def simulate(core: BudgetCore[int], arrivals: list[tuple[int, int]], *, load_ns: int, execute_ns: int) -> Seen:
+    """Drive the core by requests (time, model): an event queue in place of a loop."""
+    order = count()
+    events: list[tuple[int, int, str, int]] = [(at, next(order), "arrive", model) for at, model in arrivals]
+    heapq.heapify(events)
+    open_requests: dict[int, int] = {}
+    waiting: dict[int, list[int]] = {}
+    draining: set[int] = set()
+    hits, loads, waits = 0, 0, []
+    looking_at: int | None = None
+
+    def begin(now: int, model: int) -> None:
+        open_requests[model] = open_requests.get(model, 0) + 1
+        heapq.heappush(events, (now + execute_ns, next(order), "done", model))
+
+    while events:
+        now, _, what, model = heapq.heappop(events)
+        if what == "arrive":
+            core.use(model, now)
+            if core.state(model) is State.LOADED:
+                hits += 1
+                begin(now, model)
+            else:
+                waiting.setdefault(model, []).append(now)
+                core.ask(model)
+        elif what == "done":
+            open_requests[model] -= 1
+        elif what == "loaded":
+            core.loaded(model, core.size_bytes(model), now)
+            for since in waiting.pop(model, []):
+                waits.append(now - since)
+                begin(now, model)
+        else:
+            looking_at = None
+        for gone in [each for each in draining if not open_requests.get(each)]:
+            draining.discard(gone)
+            core.unloaded(gone)
+        for action in core.advance(now, {each for each, number in open_requests.items() if number}):
+            if isinstance(action, Load):
+                loads += 1
+                heapq.heappush(events, (now + load_ns, next(order), "loaded", int(str(action.key))))
+            elif isinstance(action, Unload):
+                draining.add(int(str(action.key)))
+        if (core.is_short or draining) and looking_at is None:
+            looking_at = now + 20 * NS_PER_MS
+            heapq.heappush(events, (looking_at, next(order), "look", 0))
+    assert not waiting
+    return Seen(len(arrivals), hits, loads, waits)
+
+
+def lru_hits(models: list[int], room: int) -> int:
+    """Of a cache that loads in no time."""
+    kept: OrderedDict[int, None] = OrderedDict()
+    hits = 0
+    for model in models:
+        hits += model in kept
+        kept[model] = kept.pop(model, None)
+        if len(kept) > room:
+            kept.popitem(last=False)
+    return hits
+
+
+def zipf(generator: random.Random, models: int, requests: int, *, rate: float, exponent: float) -> list[tuple[int, int]]:
+    weights = list(accumulate(1 / rank**exponent for rank in range(1, models + 1)))
+    names = list(range(models))
+    generator.shuffle(names)
+    now, arrivals = 0.0, []
+    for chosen in generator.choices(names, cum_weights=weights, k=requests):
+        now += generator.expovariate(rate)
+        arrivals.append((round(now * NS_PER_S), chosen))
+    return arrivals
+
+
+@pytest.mark.parametrize("exponent", [0.9, 1.2])
+def test_a_thousand_models_in_a_budget_for_fifty(exponent: float) -> None:
+    """The hit rate is that of an LRU cache within 3 %, although loads take a while and busy models stay."""
+    arrivals = zipf(random.Random(7), 1000, 15_000, rate=10, exponent=exponent)
+    core: BudgetCore[int] = BudgetCore(50 * 100, loads_max=4, turn_ns_max=15 * NS_PER_S)
+    for model in range(1000):
+        core.add(model, 100)
+    seen = simulate(core, arrivals, load_ns=200 * NS_PER_MS, execute_ns=10 * NS_PER_MS)
+    ideal = lru_hits([model for _, model in arrivals], 50)
+    print(f"hits {seen.hits}, of an LRU {ideal}, loads {seen.loads}, longest wait {max(seen.waits_ns) / NS_PER_S:.2f} s")
+    assert abs(seen.hits - ideal) <= 0.03 * seen.requests
+    assert abs(seen.requests - seen.loads - ideal) <= 0.03 * seen.requests
+    assert max(seen.waits_ns) <= 2 * NS_PER_S, "ten loads, of which four go at a time"
+
+
+def test_two_models_that_cannot_both_fit_take_turns() -> None:
+    """Both are asked all the time. Loading takes a tenth of it, and nobody waits for longer than a turn and two loads."""
+    load_ns = NS_PER_S
+    core: BudgetCore[int] = BudgetCore(10, loads_max=2, turn_ns_max=60 * NS_PER_S)
+    core.add(0, 6)
+    core.add(1, 6)
+    arrivals = [(at * 50 * NS_PER_MS, at % 2) for at in range(20 * 400)]  # 400 s
+    seen = simulate(core, arrivals, load_ns=load_ns, execute_ns=200 * NS_PER_MS)
+    assert 400 / 13 <= seen.loads <= 400 / 11 + 1
+    assert max(seen.waits_ns) <= 13 * load_ns
+    assert seen.hits > 0.4 * seen.requests
+
+
+def test_a_model_that_is_asked_now_and_then_is_not_starved_by_busy_ones() -> None:
+    core: BudgetCore[int] = BudgetCore(4, loads_max=1, turn_ns_max=5 * NS_PER_S)
+    for model in range(5):
+        core.add(model, 1 if model else 3)  # model 0 needs three places of four
+    arrivals = [(at * 20 * NS_PER_MS, 1 + at % 4) for at in range(50 * 120)]
+    arrivals += [(at * 10 * NS_PER_S + 1, 0) for at in range(1, 12)]
+    seen = simulate(core, arrivals, load_ns=NS_PER_S, execute_ns=100 * NS_PER_MS)
+    assert max(seen.waits_ns) <= 15 * NS_PER_S
+
+
+# Sizes and parameters
+
+
+def test_sizes_are_remembered_by_fingerprint_and_estimated_by_backend() -> None:
+    sizes = Sizes({"m:1": KeptSize("one", "onnxruntime", 500, 100)})
+    assert sizes.expected_bytes("m:1", "onnxruntime", ModelFiles("one", 100)) == 500
+    assert sizes.expected_bytes("m:1", "onnxruntime", ModelFiles("other", 150)) == 150 + 400
+    assert sizes.expected_bytes("n:1", "python", ModelFiles("x", 7)) == 7
+    assert sizes.measured("n:1", "python", ModelFiles("x", 7), 1000) == 1000
+    assert sizes.expected_bytes("o:1", "python", ModelFiles("y", 20)) == 20 + 993
+    assert sizes.measured("n:1", "python", ModelFiles("x", 7), 0) == 500, (
+        "memory that is used again does not show: it counts half"
+    )
+    assert sizes.measured("n:1", "python", ModelFiles("z", 70), 10) == 70, "no model is smaller than its files"
+    assert Sizes(sizes.kept().models).expected_bytes("n:1", "python", ModelFiles("z", 70)) == 70
+
+
+def config_of(**parameters: str) -> ModelConfig:
+    return ModelConfig(name="m", parameters={name: ModelParameter(string_value=value) for name, value in parameters.items()})
+
+
+def test_parameters_say_when_a_model_is_loaded() -> None:
+    assert load_policy(config_of()) == LoadPolicy(LoadWhen.AT_START)
+    assert load_policy(config_of(), LoadWhen.ON_DEMAND).when is LoadWhen.ON_DEMAND
+    assert load_policy(config_of(load="at_start"), LoadWhen.ON_DEMAND).when is LoadWhen.AT_START
+    found = load_policy(config_of(load="warm", keep_alive_seconds="1.5", min_resident_seconds="9"))
+    assert found == LoadPolicy(LoadWhen.WARM, 1.5, 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("load", "lazy"), ("keep_alive_seconds", "-1"), ("min_resident_seconds", "long"), ("keep_alive_seconds", "")],
+)
+def test_parameters_that_cannot_be(name: str, value: str) -> None:
+    with pytest.raises(UnexpectedParameter) as found:
+        load_policy(config_of(**{name: value}))
+    assert (found.value.name, found.value.value) == (name, value)
