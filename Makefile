@@ -303,6 +303,9 @@ MINUTES ?= 5
 first-hour: ## a newcomer's way, in a fresh clone: what the README says up to an own model, how long it takes: make first-hour MINUTES=10
 	$(PYTHON) -m tests.first_hour --minutes $(MINUTES)
 
+fleet: $(SETUP) ## 200 ONNX and 40 Python models in a memory budget for 20, asked at random: make fleet MINUTES=10
+	$(BIN)/python -m tests.fleet --minutes $(MINUTES)
+
 leaks: $(SETUP) ## 200,000 requests and what is left of them
 	$(BIN)/python -m tests.leaks
 

@@ -242,6 +242,16 @@ async def test_steps_of_an_ensemble_load_what_they_need(autojump_clock: MockCloc
         assert figures(r)["loads_total"] == 6
 
 
+async def test_a_file_that_is_written_makes_nobody_late(autojump_clock: MockClock, tmp_path: Path) -> None:
+    models = {name: model(name) for name in "ab"}
+    async with budget_of(tmp_path, models, units=9, file=tmp_path / "sizes.json") as r:
+        sinks = []
+        for name in "ab":
+            sinks.append(r.submit(request(model=name)))
+            await trio.sleep(0.05)
+        assert [values(await sink.wait()) for sink in sinks] == [[1, 1], [1, 1]]
+
+
 async def test_sizes_are_kept_for_the_next_start(autojump_clock: MockClock, tmp_path: Path) -> None:
     file = tmp_path / "sizes.json"
     async with budget_of(tmp_path / "models", {"a": model("a")}, units=100, file=file) as r:

@@ -3,11 +3,10 @@ long, and keeps the sizes of models for the next start of the server."""
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -151,6 +150,7 @@ class MemoryBudget:
             if self._is_measured and self._file is not None:
                 self._is_measured = False
                 await self._keep(self._file)
+                due_ns = 0  # which was for a pause that was not made
                 continue
             due_ns = self._due_ns(now_ns)
             with trio.move_on_after((due_ns - now_ns) / NS_PER_S):
@@ -316,18 +316,3 @@ def read_sizes(file: Path) -> Mapping[str, KeptSize]:
 
 def _shown(size_bytes: int) -> str:
     return f"{size_bytes / MIB:.1f} MiB" if size_bytes >= MIB else f"{size_bytes / KIB:.1f} KiB"
-
-
-def _find_trim() -> Callable[[int], int] | None:
-    """glibc's malloc_trim; None with another C library."""
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)
-
-
-_trim = _find_trim()
-
-
-def give_back() -> None:
-    """Have the allocator return free memory to the system: what a model had is to be there for others, and the next measurement
-    is to show what the next model takes."""
-    if _trim is not None:
-        _trim(0)

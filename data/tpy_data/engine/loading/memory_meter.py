@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -123,3 +124,18 @@ def total(usages: Sequence[Sequence[MemoryUsage]]) -> tuple[MemoryUsage, ...]:
     for usage in (usage for group in usages for usage in group):
         sizes[usage.kind, usage.id] = sizes.get((usage.kind, usage.id), 0) + usage.byte_size
     return tuple(MemoryUsage(kind=kind, id=number, byte_size=size) for (kind, number), size in sorted(sizes.items()))
+
+
+def _find_trim() -> Callable[[int], int] | None:
+    """glibc's malloc_trim; None with another C library."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+_trim = _find_trim()
+
+
+def give_back() -> None:
+    """Have the allocator return free memory to the system: what a model had is there for others, and the next measurement shows
+    what the next model takes. Blocks for some milliseconds."""
+    if _trim is not None:
+        _trim(0)

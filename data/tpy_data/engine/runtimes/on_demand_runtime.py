@@ -24,7 +24,7 @@ from tpy.files import walk
 from tpy.messages import InstanceActivity, MemoryUsage, ModelDescription, ModelState
 from tpy.state import DesiredModel, DesiredVersion, ModelStateStore, ObservedKey, ObservedVersion, ObservedWriter
 from tpy_data.engine.budget.core.sizes import ModelFiles
-from tpy_data.engine.budget.memory_budget import Member, MemoryBudget, give_back
+from tpy_data.engine.budget.memory_budget import Member, MemoryBudget
 from tpy_data.engine.budget.on_demand_engine import OnDemandEngine, misfit
 from tpy_data.engine.requests.model_engine import ModelEngine
 from tpy_data.engine.requests.statistics import VersionStatistics
@@ -309,7 +309,6 @@ class OnDemandRuntime(Runtime):
             failure = inner.failure
             del inner
             self._writer.forget(self.key)
-            await call(self._shared.unloaders, give_back)
             self._budget.unloaded(member)
             if failure is not None:
                 return failure

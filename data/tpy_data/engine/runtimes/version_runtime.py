@@ -25,7 +25,7 @@ from tpy_data.engine.instances.instance_set import InstanceSet
 from tpy_data.engine.instances.readiness import ReadinessChecks
 from tpy_data.engine.instances.supervised_instance import InstanceRecipe
 from tpy_data.engine.loading.loaded_version import LoadedVersion
-from tpy_data.engine.loading.memory_meter import total
+from tpy_data.engine.loading.memory_meter import give_back, total
 from tpy_data.engine.loading.placing import PlacedInstance
 from tpy_data.engine.requests.statistics import VersionStatistics
 from tpy_data.engine.runtimes.core import Phase
@@ -154,7 +154,7 @@ class VersionRuntime(Runtime):
             forget_cached(self.key, self._shared.cache)
             if gate is not None:
                 gate.close()
-            await see_through(self._shared.unloaders, loaded.unload, grace_s=INSTANCE_CLOSE_S_MAX)
+            await see_through(self._shared.unloaders, functools.partial(_unload, loaded), grace_s=INSTANCE_CLOSE_S_MAX)
 
     async def _use(self, loaded: LoadedVersion, gate: InstanceGate | None) -> TpyError | None:
         """Make instances, and serve until stopped."""
@@ -368,5 +368,8 @@ def _load(shared: Shared, model: DesiredModel, version: DesiredVersion) -> Loade
 
 
 def _unload(loaded: LoadedVersion) -> None:
-    """In a loader thread, for a load that nobody waits for any more."""
-    loaded.unload()
+    """In an unloader thread, or in a loader thread for a load that nobody waits for any more."""
+    try:
+        loaded.unload()
+    finally:
+        give_back()
