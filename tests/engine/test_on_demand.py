@@ -15,14 +15,16 @@ from trio.testing import MockClock
 
 from tests.engine.ensembles import CHAIN
 from tests.engine.fakes import RecordingSink, Rig, ScriptedBackend, config, identity, instances, request, rig, values
+from tests.engine.sequences import STATE, direct, of, sequence_backend, sequence_config, summing
 from tpy.backend import ExecutionBatch, ExecutionResult, ModelContext
 from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter
-from tpy.errors import Internal, NotFound, Unavailable
-from tpy.messages import ModelState
+from tpy.errors import Internal, NotFound, QueueFull, Unavailable
+from tpy.messages import ModelState, WaitReason
 from tpy.testing.loop_guard import LoopGuard
 from tpy.units import NS_PER_S
 from tpy_data.engine import MemoryBudgetOptions
+from tpy_data.engine.budget.on_demand_engine import WaitingRoom
 
 UNIT = 1 << 30
 """Files are sparse, and so large that what this process itself grows by meanwhile does not matter."""
@@ -82,6 +84,8 @@ async def test_a_request_loads_its_model_and_others_make_room(
         sinks = [r.submit(request(model="a", value=value)) for value in (1, 2)]
         await trio.testing.wait_all_tasks_blocked()
         assert (remark(r, "a"), figures(r)["waiting_requests"]) == ("it is being loaded", 2)
+        [explained] = r.plane.explain("a")
+        assert (explained.activity.queue.waits_for, explained.activity.queue.waiting) == (WaitReason.LOAD, 2)
         assert [values(await sink.wait()) for sink in sinks] == [[1, 1], [2, 2]]
         assert trio.current_time() - began == pytest.approx(0.2), "load, then instances"
         assert (remark(r, "a"), loaded(r)) == ("", ["a"])
@@ -95,6 +99,20 @@ async def test_a_request_loads_its_model_and_others_make_room(
         assert (figures(r)["loads_total"], figures(r)["unloads_total/room"]) == (3, 1)
         [row] = r.plane.statistics("a")
         assert row.inference_count == 3
+
+
+def test_few_wait_and_with_few_bytes() -> None:
+    room = WaitingRoom(requests_max=2, bytes_max=100)
+    room.enter(500)  # alone, as large as it likes
+    with pytest.raises(QueueFull, match="requests with 500 bytes wait for models that are being loaded, and this one has 1"):
+        room.enter(1)
+    room.leave(500)
+    room.enter(60)
+    room.enter(40)
+    with pytest.raises(QueueFull, match="2 requests wait for models that are being loaded, no more may"):
+        room.enter(0)
+    room.leave(60)
+    room.enter(60)
 
 
 async def test_statistics_go_on_over_an_unload(autojump_clock: MockClock, tmp_path: Path) -> None:
@@ -286,6 +304,22 @@ async def test_an_instance_that_fails_is_seen_from_outside(autojump_clock: MockC
         fails.extend([False] * 3)
         await r.wait_state(1, 1, ModelState.READY, "a")
         assert values(await r.submit(request(model="a")).wait()) == [1, 1]
+
+
+async def test_a_live_sequence_ends_in_the_copy_that_is_being_unloaded(autojump_clock: MockClock, tmp_path: Path) -> None:
+    models = {name: sequence_config(direct(idle_ms=60_000, state=(STATE,)), name=name) for name in "ab"}
+    async with budget_of(tmp_path, models, units=5, backend=sequence_backend(summing)) as r:
+        assert values(await r.submit(of(1, 1, start=True, model="a")).wait()) == [1, 1]
+        other = r.submit(of(2, 10, start=True, end=True, model="b"))
+        await trio.sleep(1)
+        assert remark(r, "a") == "", "its turn is not over"
+        await trio.sleep(2)
+        assert remark(r, "a") == "it is being unloaded"
+        assert values(await r.submit(of(1, 2, model="a")).wait()) == [3, 3]
+        later = r.submit(of(3, 5, start=True, end=True, model="a"))
+        assert values(await r.submit(of(1, 4, end=True, model="a")).wait()) == [7, 7]
+        assert values(await other.wait()) == [10, 10]
+        assert values(await later.wait()) == [5, 5]
 
 
 async def test_a_stop_refuses_what_waits_and_unloads_the_rest(autojump_clock: MockClock, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ copy, or wait until there is one. All of it on the Trio thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tpy.clock import Clock
@@ -25,6 +25,7 @@ from tpy_data.engine.requests.handle import EngineHandle, Execution, WaitingRequ
 from tpy_data.engine.requests.model_engine import Drain, ModelEngine
 from tpy_data.engine.requests.responder import DISCARD, deliver
 from tpy_data.engine.requests.statistics import VersionStatistics
+from tpy_data.engine.sequences.sequence_peers import SequenceHolder
 from tpy_data.schedulers.core import CoreSnapshot, Outcome
 
 
@@ -145,7 +146,8 @@ class Demand(Protocol):
 
 
 class OnDemandEngine:
-    """A ModelEngine. `inner` is that of the loaded copy, None: there is none. `description` is what requests are decoded by."""
+    """A ModelEngine. `inner` is that of the loaded copy, None: there is none. `elsewhere` finds the copy that has the
+    live sequence of a request."""
 
     def __init__(
         self,
@@ -157,6 +159,7 @@ class OnDemandEngine:
         demand: Demand,
         *,
         wait_ns_max: int,
+        elsewhere: Callable[[InferenceRequest], SequenceHolder | None],
     ) -> None:
         self.statistics = statistics
         self.drain = Drain(lambda: not self._pending)
@@ -167,6 +170,7 @@ class OnDemandEngine:
         self._room = room
         self._demand = demand
         self._wait_ns_max = wait_ns_max
+        self._elsewhere = elsewhere
         self._pending: dict[PendingRequest, None] = {}
         self._is_stopped = False
 
@@ -179,6 +183,8 @@ class OnDemandEngine:
         inner = self.inner
         if inner is not None:
             return inner.submit(request, sink)
+        if request.sequence is not None and (holder := self._elsewhere(request)) is not None:
+            return holder.submit_described(request, sink)  # the copy that is being unloaded waits for the end of its sequence
         if self._is_stopped:
             raise Unavailable(f"{request_prefix(request.id)}{Outcome.STOPPING.value}")
         refusal = self._demand.cannot_fit()

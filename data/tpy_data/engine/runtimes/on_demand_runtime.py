@@ -244,6 +244,7 @@ class OnDemandRuntime(Runtime):
                 self._budget.room,
                 member,
                 wait_ns_max=self._budget.wait_ns_max,
+                elsewhere=functools.partial(self._shared.table.sequences.other, self.id),
             )
             self._was_loaded = True
             self._switch_in(engine, config, description)
