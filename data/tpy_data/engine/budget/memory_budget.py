@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -254,7 +255,7 @@ class MemoryBudget:
 
     def _refuse_late(self, now_ns: int) -> None:
         for member in list(self.pending.values()):
-            self.refusals[LATE] += member.model.engine.expire(now_ns, self._late(member))
+            self.refusals[LATE] += member.model.engine.expire(now_ns, partial(self._late, member))
 
     def _late(self, member: Member) -> TpyError:
         """The error of requests that have waited for as long as they may."""

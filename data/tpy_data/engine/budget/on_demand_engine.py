@@ -216,15 +216,18 @@ class OnDemandEngine:
         for pending in self._take(list(self._pending)):
             pending.submit(inner)
 
-    def expire(self, now_ns: int, late: TpyError) -> int:
+    def expire(self, now_ns: int, late: Callable[[], TpyError]) -> int:
         """Refuse what has waited for too long, for this reason where it is not the request's own deadline. Returns the number."""
         due = [pending for pending in self._pending if pending.deadline_ns <= now_ns]
+        if not due:
+            return 0
+        error = late()
         for pending in self._take(due):
             asked_ns = pending.request.deadline_ns
             is_own = asked_ns is not None and asked_ns <= now_ns
-            error = Unavailable(Outcome.TIMED_OUT.value) if is_own else late
-            self.statistics.refused_admission(error)
-            self.answer(pending.request, pending.sink, error)
+            told = Unavailable(Outcome.TIMED_OUT.value) if is_own else error
+            self.statistics.refused_admission(told)
+            self.answer(pending.request, pending.sink, told)
         return len(due)
 
     def refuse_pending(self, error: TpyError) -> int:

@@ -10,7 +10,7 @@ from tpy.config import on_demand
 from tpy.errors import invariant
 from tpy.ids import ModelId
 from tpy.state import DesiredModel, ModelStateStore, ObservedKey
-from tpy_data.engine.runtimes.core import Action, Forget, Load, Phase, Resize, Unload, plan
+from tpy_data.engine.runtimes.core import Action, Forget, Load, Phase, Resize, Running, Unload, plan
 from tpy_data.engine.runtimes.ensemble_runtime import EnsembleRuntime
 from tpy_data.engine.runtimes.runtime import SUCCESSFULLY_LOADED, Runtime, Shared
 from tpy_data.engine.runtimes.version_runtime import VersionRuntime
@@ -30,14 +30,21 @@ class Reconciler:
         self._shared = shared
         self._versions: dict[ObservedKey, Runtime] = {}
         self._closing = False
+        self._settled: tuple[dict[ModelId, DesiredModel], list[Running]] | None = None
+        """The models that were desired and there when the plan was to do nothing."""
         self._loading: dict[ModelId, set[ObservedKey]] = {}
 
     async def run(self, nursery: trio.Nursery) -> None:
         """Follow the store. Runs until cancelled. Versions write the store when they change, so that wakes this task too."""
         async for snapshot in self._store.watch():
             desired: dict[ModelId, DesiredModel] = {} if self._closing else dict(snapshot.desired)
-            for action in plan(desired, [version.running() for version in self._versions.values()]):
-                self._perform(action, nursery)
+            running = [version.running() for version in self._versions.values()]
+            # Most changes, such as remarks, leave nothing to plan, and a plan for a thousand models takes milliseconds.
+            if (desired, running) != self._settled:
+                actions = plan(desired, running)
+                self._settled = None if actions else (desired, running)
+                for action in actions:
+                    self._perform(action, nursery)
             for version in self._versions.values():
                 if version.phase in (Phase.LOADING, Phase.WAITING):
                     version.reconsider()
