@@ -30,7 +30,7 @@ from tpy.limits import SUMMARY_QUANTILES_MAX
 from tpy.messages import LogSettings
 from tpy.telemetry.access_log import AccessLogOptions
 from tpy.telemetry.latencies import LatencyOptions
-from tpy.units import NS_PER_MS, NS_PER_S, parse_bytes
+from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control.address import CloudAddress, parse_address
 from tpy_control.options import ControlMode, ControlOptions, Readiness
 from tpy_control.sources import CloudEnvironment, CloudOptions
@@ -257,22 +257,13 @@ def server_options(
 
 
 def _memory_budget(v: _Values) -> MemoryBudgetOptions | None:
-    if not v.model_memory_budget:
-        if v.model_control_mode == ON_DEMAND:
-            raise UsageError("--model-control-mode=on-demand needs --model-memory-budget, such as 20GiB")
-        if v.model_sizes_file:
-            raise UsageError("--model-sizes-file needs --model-memory-budget, such as 20GiB")
+    all_on_demand = v.model_control_mode == ON_DEMAND
+    if not (v.model_memory_budget or v.model_sizes_file or all_on_demand):
         return None
-    try:
-        size_bytes = parse_bytes(v.model_memory_budget)
-    except ValueError as error:
-        raise UsageError(f"--model-memory-budget: {error}") from None
-    return MemoryBudgetOptions(
-        bytes=size_bytes,
-        wait_ns_max=v.model_load_wait_secs * NS_PER_S,
-        all_on_demand=v.model_control_mode == ON_DEMAND,
-        file=Path(v.model_sizes_file).absolute() if v.model_sizes_file else None,
-    )
+    from tpy.cli.memory_budget import memory_budget_options  # most servers have no budget
+
+    wait_s, file = v.model_load_wait_secs, v.model_sizes_file
+    return memory_budget_options(v.model_memory_budget, wait_s=wait_s, all_on_demand=all_on_demand, file=file)
 
 
 def _trace_config(v: _Values) -> list[str]:
