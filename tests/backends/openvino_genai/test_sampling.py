@@ -13,7 +13,8 @@ from tpy.limits import ENGINE_GRAMMAR_BYTES_MAX, ENGINE_GRAMMAR_DEPTH_MAX, ENGIN
 
 genai = pytest.importorskip("openvino_genai")
 
-from tpy_data.backends.openvino_genai.sampling import generation_config, is_of_inference, keeps_stop, reason_of, stop_strings  # noqa: E402
+from tpy_data.backends.openvino_genai.sampling import generation_config, is_of_inference, keeps_stop, reason_of  # noqa: E402
+from tpy_data.generation.core.values import stop_strings  # noqa: E402
 
 
 def _config(**sampling: Any) -> Any:
@@ -72,7 +73,7 @@ def test_numbers_that_an_engine_would_round_or_refuse_are_named(sampling: dict[s
 @pytest.mark.parametrize("stop", [{}, 0, False])
 def test_a_stop_that_is_neither_text_nor_list_is_refused(stop: object) -> None:
     with pytest.raises(InvalidArgument, match="'stop'"):
-        stop_strings(EngineRequest(id=1, prompt="x", sampling={"stop": stop}))
+        stop_strings({"stop": stop})
 
 
 def test_keeping_the_stop_string_is_true_or_false() -> None:

@@ -20,10 +20,10 @@ from tpy_data.backends.openvino_genai.sampling import (
     keeps_stop,
     reason_of,
     refusal_of,
-    stop_strings,
 )
 from tpy_data.backends.openvino_genai.settings import EngineSettings
 from tpy_data.backends.openvino_genai.text import TextOfTokens
+from tpy_data.generation.core.values import stop_strings
 
 _REASONS: Final = {genai.GenerationFinishReason.LENGTH: "length", genai.GenerationFinishReason.STOP: "stop"}
 _ESTIMATED_CHARACTERS: Final = 4096
@@ -117,7 +117,7 @@ class GenAiEngine:
             raise InvalidArgument(
                 f"the prompt has {count} tokens, at most {longest - 1} are taken: prompt and answer may have {longest} together"
             )
-        stops = stop_strings(request)
+        stops = stop_strings(request.sampling)
         keeps = keeps_stop(request)
         try:
             configs = [generation_config(request, self._defaults, index) for index in range(request.n)]

@@ -41,6 +41,9 @@ RETURNS: Final = (
 )
 """Outputs that are made where `return_<name>` is true."""
 
+_UNUSED_INPUTS: Final = ("image", "embedding_request")
+"""Inputs of Triton's vLLM backend that no engine takes yet. A configuration may have them all the same."""
+
 _FLAGS: Final = ("stream", "exclude_input_in_output", *[f"return_{name}" for name in RETURNS])
 _OUTPUTS: Final = (
     ("text_output", DataType.BYTES, -1),
@@ -89,6 +92,9 @@ def with_inputs_and_outputs(config: ModelConfig) -> ModelConfig:
 
 def asked_of(number: int, inputs: Inputs, parameters: Parameters) -> Asked:
     """The request that these inputs are, under this number. Raises InvalidArgument with the name of what is wrong."""
+    for name in _UNUSED_INPUTS:
+        if name in inputs and inputs[name].array.size:
+            raise InvalidArgument(f"input '{name}' is not supported by the model's engine: it generates text from text")
     settings = _settings(inputs, parameters)
     stream = _flag(inputs, "stream")
     repeats_prompt = not _flag(inputs, "exclude_input_in_output", default=stream)
