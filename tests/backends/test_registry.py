@@ -157,24 +157,24 @@ class TestPythonBased:
         return path
 
     def test_it_is_found_in_every_folder_earlier_ones_first(self, tmp_path: Path, made: list[BackendSettings]) -> None:
-        own = self.folder(tmp_path / "own", "vllm", "both")
+        own = self.folder(tmp_path / "own", "triton_llm", "both")
         (own / "empty").mkdir()
         repository = self.folder(tmp_path / "repository", "both", "other")
         registry = BackendRegistry(
             backend_directory=own,
             repository_backend_directories=[tmp_path / "missing", repository],
-            backend_config={"vllm": {"k": "v"}, "python": {"k": "python's", "p": "1"}},
+            backend_config={"triton_llm": {"k": "v"}, "python": {"k": "python's", "p": "1"}},
             global_config={"g": "2", "p": "0"},
         )
         rows = {row.name: row.path for row in registry.available()}
-        assert rows["vllm"] == str(own / "vllm")
+        assert rows["triton_llm"] == str(own / "triton_llm")
         assert rows["both"] == str(own / "both")
         assert rows["other"] == str(repository / "other")
         assert "empty" not in rows
-        registry.get("vllm")
+        registry.get("triton_llm")
         registry.get("other")
         assert made == [
-            BackendSettings(name="vllm", config={"g": "2", "p": "1", "k": "v"}, backend_directory=own / "vllm"),
+            BackendSettings(name="triton_llm", config={"g": "2", "p": "1", "k": "v"}, backend_directory=own / "triton_llm"),
             BackendSettings(name="other", config={"g": "2", "p": "1", "k": "python's"}, backend_directory=repository / "other"),
         ]
 

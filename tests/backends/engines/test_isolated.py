@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -80,7 +80,11 @@ def text(name: str, value: str) -> Tensor:
     return Tensor(name, DataType.BYTES, array)
 
 
-def answer(hosted: Hosted, sender: RecordingSender) -> str:
+class HasInstance(Protocol):
+    instance: Any
+
+
+def answer(hosted: HasInstance, sender: RecordingSender) -> str:
     """The text, or the error, once the request has ended."""
 
     def has_ended() -> bool:

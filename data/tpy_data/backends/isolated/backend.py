@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from tpy.backend import (
     BackendCapabilities,
@@ -16,9 +18,10 @@ from tpy.backend import (
 )
 from tpy.config import ModelConfig
 from tpy.errors import Unsupported
+from tpy.scratch import ScratchDirectory
 from tpy_data.backends.creation import BackendOrigin
 from tpy_data.backends.python.backend import execute_limit_s, implicit_state, is_iterative
-from tpy_data.backends.python.environment.interpreters import Interpreter
+from tpy_data.backends.python.environment.interpreters import Environments, Interpreter
 from tpy_data.backends.python.environment.process import Spawner
 from tpy_data.backends.python.instance.loading import StartedWorker
 from tpy_data.backends.python.instance.process_instance import start_instance
@@ -41,6 +44,8 @@ class Hosts:
         self._origin = origin
         self._settings = settings
         self._spawner = Spawner()
+        self._environments = Environments()
+        self._packages = _ServersPackages(origin)
 
     def order(self, context: ModelContext | None, placement: InstancePlacement | None = None) -> str:
         """The packed order for a model, or, without, for the backend alone."""
@@ -60,17 +65,25 @@ class Hosts:
     def ask(self, name: str, context: ModelContext | None, log: Log) -> HostingAnswer:
         """Has a worker that ends with it say what the backend is capable of, and complete the model's configuration. Raises
         what the backend raises, and Internal for a worker that dies or takes too long."""
+        interpreter, source = self.runs_with(context)
         start = WorkerStart(
             name=name,
             mode="auto_complete",
-            source=_source(),
+            source=source,
             directory="" if context is None else str(context.version_directory),
-            interpreter=_INTERPRETER,
+            interpreter=interpreter,
             hosting=self.order(context),
         )
         worker = StartedWorker(start, self._limits, self._spawner, log)
         worker.stop(self._limits.finalize_timeout_s)
         return unpack(decode_text(worker.loaded), decode_answer)
+
+    def runs_with(self, context: ModelContext | None) -> tuple[Interpreter, ModelSource]:
+        """The interpreter of a worker, and where that finds the server's packages: the server's own, or that of the model's
+        EXECUTION_ENV_PATH. Raises as `Environments.interpreter`."""
+        interpreter = Interpreter(executable=sys.executable) if context is None else self._environments.interpreter(context)
+        path = tuple(sys.path) if interpreter.executable == sys.executable else (self._packages.folder(),)
+        return interpreter, ModelSource("", "", "", path)
 
     def instance(
         self, start: WorkerStart, log: Log, *, state: ImplicitState | None, execute_limit_s: float | None
@@ -81,6 +94,8 @@ class Hosts:
     def close(self) -> None:
         """No more workers."""
         self._spawner.close()
+        self._environments.close()
+        self._packages.close()
 
 
 class IsolatedBackend:
@@ -137,12 +152,13 @@ class IsolatedModel:
         def log(level: str, text: str) -> None:
             context.log(level, f"{placement.name}: {text}")
 
+        interpreter, source = self._hosts.runs_with(context)
         start = WorkerStart(
             name=placement.name,
             mode="instance",
-            source=_source(),
+            source=source,
             directory=str(context.version_directory),
-            interpreter=_INTERPRETER,
+            interpreter=interpreter,
             output_names=tuple(output.name for output in context.config.output),
             decoupled=context.config.decoupled,
             iterative=is_iterative(context.config),
@@ -157,13 +173,41 @@ class IsolatedModel:
         """Nothing is loaded but in the instances' workers."""
 
 
-_INTERPRETER = Interpreter(executable=sys.executable)
-"""Always the server's own: the backend and the server's packages are installed there."""
+_HOSTING = ("tpy", "tpy_data", "msgspec", "ml_dtypes", "typing_extensions", "google.protobuf", "google._upb")
+"""The packages that host a backend, but numpy, which every environment of a model has."""
 
 
-def _source() -> ModelSource:
-    """No file, but the server's search path, on which backends may have been put."""
-    return ModelSource("", "", "", tuple(sys.path))
+class _ServersPackages:
+    """A folder with links to the packages that host a backend, for interpreters of other environments: those have packages of
+    their own, and must not find all of the server's. What they have themselves comes first. Any thread."""
+
+    def __init__(self, origin: BackendOrigin) -> None:
+        module = origin.entry_point.partition(":")[0].partition(".")[0]
+        self._names = dict.fromkeys((*_HOSTING, module))
+        self._lock = threading.Lock()
+        self._scratch: ScratchDirectory | None = None
+
+    def folder(self) -> str:
+        """Made when it is needed first."""
+        with self._lock:
+            if self._scratch is None:
+                scratch = ScratchDirectory("tpy-packages-")
+                for name in self._names:
+                    found = importlib.util.find_spec(name)
+                    place = None if found is None else next(iter(found.submodule_search_locations or ()), found.origin)
+                    if place is not None:
+                        link = scratch.path.joinpath(*name.split(".")[:-1], Path(place).name)
+                        link.parent.mkdir(exist_ok=True)
+                        link.symlink_to(Path(place).absolute())
+                self._scratch = scratch
+            return str(self._scratch.path)
+
+    def close(self) -> None:
+        """No worker may run with them any more."""
+        with self._lock:
+            scratch, self._scratch = self._scratch, None
+        if scratch is not None:
+            scratch.remove()
 
 
 def _crossing(context: ModelContext) -> HostedContext:

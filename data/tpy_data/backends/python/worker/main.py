@@ -398,10 +398,17 @@ class _Cancellation:
 
 
 def _hosting(source: loader.ModelSource) -> Any:
-    """The module that hosts other backends: with the server's packages, which no other worker needs."""
+    """The module that hosts other backends: with the server's packages, which no other worker needs. Raises ModelFailure in an
+    environment where they cannot be imported."""
     sys.path.extend(entry for entry in source.search_path if entry not in sys.path)
-    from .hosting import runner as hosting
-
+    try:
+        from .hosting import runner as hosting
+    except (ImportError, SyntaxError) as error:
+        raise ModelFailure(
+            f"{sys.executable} (Python {sys.version.partition(' ')[0]}) cannot run backends of this server: {error}. It needs "
+            "Python 3.11 or newer, numpy, msgspec, ml_dtypes and protobuf",
+            ErrorCode.UNAVAILABLE,
+        ) from error
     return hosting
 
 

@@ -1,0 +1,93 @@
+import json
+import multiprocessing
+import os
+import threading
+from types import SimpleNamespace
+
+from vllm.exceptions import VLLMClientError
+from vllm.sampling_params import RequestOutputKind
+
+
+class Tokenizer:
+    bos_token = "<s>"
+
+    def encode(self, text, add_special_tokens):
+        return [1] * add_special_tokens + [len(word) for word in text.split()]
+
+
+class LLMEngine:
+    @classmethod
+    def from_engine_args(cls, arguments, stat_loggers, enable_multiprocessing):
+        assert enable_multiprocessing
+        if arguments.model == "broken":
+            raise RuntimeError("the weights are broken")
+        if arguments.model == "wrong":
+            raise ValueError("max_model_len is wrong")
+        return cls(arguments, stat_loggers[0](None, 0))
+
+    def __init__(self, arguments, statistics):
+        self.statistics = statistics
+        self.arguments = arguments
+        self.requests = {}
+        self.core = None
+        if arguments.model == "mortal":
+            context = multiprocessing.get_context("spawn")
+            self.core, theirs = context.Pipe()
+            context.Process(target=theirs.recv, name="EngineCore").start()
+        self.vllm_config = SimpleNamespace(
+            model_config=SimpleNamespace(max_model_len=arguments.max_model_len, get_vocab_size=lambda: 100),
+            cache_config=SimpleNamespace(num_gpu_blocks=11, block_size=16),
+            scheduler_config=SimpleNamespace(max_num_seqs=arguments.max_num_seqs),
+        )
+        self.renderer = SimpleNamespace(render_cmpl=list)
+        self.engine_core = SimpleNamespace(shutdown=lambda: None)
+
+    def get_supported_tasks(self):
+        return ("embed",) if self.arguments.model == "embedder" else ("generate",)
+
+    def get_tokenizer(self):
+        return Tokenizer()
+
+    def add_request(self, name, prompt, parameters, lora_request):
+        if parameters.arguments.get("min_p") == 1.0:
+            raise VLLMClientError("min_p is refused")
+        assert parameters.arguments.pop("output_kind") is RequestOutputKind.DELTA
+        structure = parameters.arguments.pop("structured_outputs")
+        said = {
+            "tokens": prompt["prompt_token_ids"],
+            "parameters": parameters.arguments,
+            "structure": structure and structure.arguments,
+            "adapter": lora_request,
+            "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        }
+        self.requests[name] = [json.dumps(said), None]
+
+    def abort_request(self, names):
+        for name in names:
+            del self.requests[name]
+
+    def step(self):
+        if self.core is not None:
+            self.core.send("end")
+            threading.Event().wait()
+        outputs = []
+        for name, pieces in list(self.requests.items()):
+            text = pieces.pop(0)
+            if text is None:
+                del self.requests[name]
+            entry = {7: SimpleNamespace(logprob=-1.0, rank=1, decoded_token="word")}
+            part = SimpleNamespace(
+                text=text or "",
+                token_ids=[7],
+                finish_reason=None if text else "stop",
+                logprobs=[entry],
+                cumulative_logprob=-1.0 if text else -2.0,
+            )
+            outputs.append(SimpleNamespace(request_id=name, outputs=[part]))
+        prefix = SimpleNamespace(queries=1, hits=0)
+        count = len(self.requests)
+        self.statistics.record(
+            SimpleNamespace(num_running_reqs=count, num_waiting_reqs=0, kv_cache_usage=count / 10, prefix_cache_stats=prefix),
+            SimpleNamespace(num_preempted_reqs=0),
+        )
+        return outputs
