@@ -338,6 +338,9 @@ $(INTEROP_SETUP): .interop/%/.setup:
 interop: $(SETUP) $(INTEROP_SETUP) ## Triton's clients and tools against a running server: make interop TPY_TRITON_CLIENT=copy-of-its-client-repository
 	$(BIN)/python -m tests.interop
 
+nightly: $(SETUP) ## all that takes hours: CI, fuzzing, mutants, chaos, soaks, attacks, benchmarks; one report, .nightly/report.md
+	$(BIN)/python -m tests.nightly
+
 fuzz-smoke: $(SETUP) ## every fuzz target, its corpus first, and the canaries: about a minute
 	$(BIN)/python -m fuzz --smoke
 
