@@ -33,6 +33,7 @@ _SERVICES = {
     "Metrics Service": "localhost:8002",
     "OpenAI HTTPService": "localhost:9000",
     "Sagemaker HTTPService": "localhost:8080",
+    "TorchServe HTTPService": "localhost:8080",
     "Vertex AI HTTPService": "localhost:8080",
 }
 

@@ -48,6 +48,7 @@ _IMPORTED = {
         "tpy.frontends.metrics_http",
         "tpy.frontends.openai.frontend",
         "tpy.frontends.sagemaker.frontend",
+        "tpy.frontends.torchserve.frontend",
         "tpy.frontends.vertex_ai.frontend",
         "tpy_data.backends.onnxruntime",
     ),

@@ -33,6 +33,7 @@ _PRESET = (
     "--metrics-port=0",
     "--openai-port=0",
     "--sagemaker-port=0",
+    "--torchserve-port=0",
     "--vertex-ai-port=0",
 )
 
@@ -42,7 +43,8 @@ _SERVE = ("-m", "tpy", "serve")
 
 _MODEL_FAILURE = re.compile(
     r"""(?:(?:\]|"message":) "|^\d\d:\d\d:\d\d ERROR   )"""
-    r"""[^"\s]+: (?:import of the model|auto_complete_config|initialize|execute|finalize|load|close) failed \(model '"""
+    r"""[^"\s]+: (?:(?:import of the model|auto_complete_config|initialize|execute|finalize|load|close) failed|the handler .*) """
+    r"""\(model '"""
 )
 """Begins the message about an exception in model code, which has its traceback; `default` and `ISO8601`, `json`, or `plain`."""
 

@@ -1,4 +1,4 @@
-"""--auth-config on the ports of OpenAI's API, SageMaker and Vertex AI: the same keys, roles and rates as on HTTP."""
+"""--auth-config on the ports of OpenAI's API, SageMaker, TorchServe and Vertex AI: the same keys, roles and rates as on HTTP."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def server(home: Path) -> Iterator[ServerProcess]:
         "--allow-openai=true",
         "--allow-sagemaker=true",
         "--sagemaker-default-model=same",
+        "--allow-torchserve=true",
         "--allow-vertex-ai=true",
         "--vertex-ai-default-model=same",
         "--vertex-ai-predict-route=/predict",
@@ -134,6 +135,17 @@ def test_sagemaker_with_keys(server: ServerProcess) -> None:
             assert call(server, "Sagemaker", path, body, key=key, method=method)[0] == status, (method, key)
     assert call(server, "Sagemaker", "/models", load, key="admin")[0] == 400, "there is no such folder"
     assert call(server, "Sagemaker", "/models/a", key="admin", method="DELETE")[0] == 404
+
+
+def test_torchserve_with_keys(server: ServerProcess) -> None:
+    assert call(server, "TorchServe", "/ping")[0] == 200
+    for key, status in (("", 401), ("writer", 403), ("admin", 403), ("same", 501)):  # it is not made of an archive
+        assert call(server, "TorchServe", "/predictions/same", BODY, key=key)[0] == status, key
+    for method, path in (("POST", "/models?url=same"), ("PUT", "/models/same"), ("DELETE", "/models/same"), ("GET", "/models")):
+        for key, status in (("", 401), ("same", 403)):
+            assert call(server, "TorchServe", path, key=key, method=method)[0] == status, (method, key)
+    assert call(server, "TorchServe", "/models/same", key="admin")[0] == 200
+    assert call(server, "TorchServe", "/models?url=none", key="admin", method="POST")[0] == 404
 
 
 def test_vertex_ai_with_keys(server: ServerProcess) -> None:

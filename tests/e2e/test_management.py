@@ -39,6 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         "--load-model=writer",
         "--allow-openai=true",
         "--allow-sagemaker=true",
+        "--allow-torchserve=true",
         "--frontend-processes=1",
     )
     with ServerProcess(*flags, repositories=[repository, EXAMPLES]) as running:
@@ -85,8 +86,14 @@ def test_other_ports_change_nothing(server: ServerProcess, module: object) -> No
 
 
 def test_ports_of_platforms_change_nothing(server: ServerProcess) -> None:
-    openai, sagemaker = (server.address(f"{name} HTTPService") for name in ("OpenAI", "Sagemaker"))
-    for address, path in ((openai, "/v1/models/writer/unload"), (sagemaker, "/models"), (sagemaker, "/models/writer")):
+    openai, sagemaker, torchserve = (server.address(f"{name} HTTPService") for name in ("OpenAI", "Sagemaker", "TorchServe"))
+    for address, path in (
+        (openai, "/v1/models/writer/unload"),
+        (sagemaker, "/models"),
+        (sagemaker, "/models/writer"),
+        (torchserve, "/models"),
+        (torchserve, "/models/writer"),
+    ):
         status, text = ask(address, path, None if path == "/models/writer" else b"{}")
         assert (status, REFUSAL in text) == (403, True), path
     assert "writer" in ask(openai, "/v1/models")[1]

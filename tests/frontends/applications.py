@@ -12,6 +12,7 @@ from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.serving import create_endpoint
 from tpy.frontends.openai import frontend as openai
 from tpy.frontends.sagemaker import frontend as sagemaker
+from tpy.frontends.torchserve import frontend as torchserve
 from tpy.frontends.vertex_ai import frontend as vertex
 
 from .http.fakes import FakeServices
@@ -27,5 +28,6 @@ def applications() -> list[tuple[str, QuartTrio]]:
         ("http", create_app(endpoint, page=True)),
         ("openai", openai.create_app(endpoint, options=openai.Options(**base))),
         ("sagemaker", sagemaker.create_app(endpoint, options=sagemaker_options)),
+        ("torchserve", torchserve.create_app(endpoint, options=torchserve.Options(**base))),
         ("vertex", vertex.create_app(endpoint, options=vertex_options, model="m")),
     ]

@@ -26,6 +26,7 @@ SERVICES = {
     "http": "HTTPService",
     "openai": "OpenAI HTTPService",
     "sagemaker": "Sagemaker HTTPService",
+    "torchserve": "TorchServe HTTPService",
     "vertex": "Vertex AI HTTPService",
     "management": "Management HTTPService",
 }
@@ -33,6 +34,7 @@ PORTS = (
     "--allow-openai=true",
     "--allow-sagemaker=true",
     "--sagemaker-default-model=affine",
+    "--allow-torchserve=true",
     "--allow-vertex-ai=true",
     "--vertex-ai-default-model=affine",
     "--vertex-ai-predict-route=/predict",

@@ -19,6 +19,7 @@ NOT_NEEDED = (
     "tpy.embedded",
     "tpy.frontends.openai",
     "tpy.frontends.sagemaker",
+    "tpy.frontends.torchserve",
     "tpy.frontends.vertex_ai",
     "tpy.ray",
     "tpy.remote",

@@ -282,14 +282,17 @@ FAILURE_REPORTS_S: Final = 10.0
 FAILURE_REPORTS_INSTANCES_MAX: Final = 4096
 """Instances whose failures are counted at a time: names of models come and go."""
 
-ENVIRONMENT_RATIO_MAX: Final = 50
-"""Bytes of an unpacked execution environment for each of its archive: real ones have 2 to 5, a bomb has a thousand."""
+ARCHIVE_RATIO_MAX: Final = 50
+"""Bytes of an unpacked archive for each of its own: execution environments have 2 to 5, models less, a bomb has a thousand."""
 
-ENVIRONMENT_BYTES_FREE: Final = GIB
+ARCHIVE_BYTES_FREE: Final = GIB
 """Accepted whatever the archive's size."""
 
 ENVIRONMENT_ENTRIES_MAX: Final = 1_000_000
-"""Files, folders and links of one: large ones have 200,000."""
+"""Files, folders and links of an execution environment: large ones have 200,000."""
+
+MODEL_ARCHIVE_ENTRIES_MAX: Final = 10_000
+"""Files and folders of a model that `tpy import` reads: one with more is something else than a model."""
 
 WORKER_SEEN_END_S: Final = 0.02
 """Seconds that the end of a worker process may come after the end of its connection, for the error of its requests to say how it

@@ -152,6 +152,12 @@ OPENAI_TEMPLATE_COUNT_MAX: Final = 10_000
 SAGEMAKER_LOAD_BYTES_MAX: Final = 64 * 1024
 """The body of a load call: a name and a path. It is read on the loop."""
 
+TORCHSERVE_REGISTER_BYTES_MAX: Final = 64 * 1024
+"""The body of a registration: some names and numbers. It is read on the loop."""
+
+TORCHSERVE_MODELS_DEFAULT: Final = 100
+"""Models in a list, where the caller does not say how many, as TorchServe's."""
+
 SAGEMAKER_UNLOAD_S_MAX: Final = 350.0
 """Wait for a model to be unloaded, as Triton's: SageMaker gives up after 360 s."""
 

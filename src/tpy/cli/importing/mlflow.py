@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
-
-import msgspec
-import msgspec.yaml
+from typing import Final
 
 from tpy.cli.importing.core.mlflow import MlflowFolder
-from tpy.cli.importing.core.plan import Unimportable, text_of
-from tpy.files import UnusableFile, open_regular, read_file
-
-_YAML_BYTES_MAX: Final = 1024 * 1024
-"""A signature of thousands of columns has some 100 KB."""
+from tpy.cli.importing.core.plan import text_of
+from tpy.cli.importing.folders import files_of, read_yaml_file
+from tpy.files import open_regular
 
 _HEAD_BYTES: Final = 64
-
-_FILES_MAX: Final = 10_000
-"""A folder with more is something else than a model."""
 
 
 def is_mlflow_model(source: Path) -> bool:
@@ -31,52 +21,15 @@ def is_mlflow_model(source: Path) -> bool:
 
 def read_mlflow(source: Path) -> MlflowFolder:
     """Facts of the folder. Raises Unimportable."""
-    document = _yaml(source / "MLmodel")
-    files = _files(source)
-    meta = _yaml(source / "registered_model_meta") if "registered_model_meta" in files else {}
+    document = read_yaml_file(source / "MLmodel")
+    files = files_of(source)
+    meta = read_yaml_file(source / "registered_model_meta") if "registered_model_meta" in files else {}
     return MlflowFolder(
         name=text_of(meta.get("model_name")) or source.resolve().name,
         document=document,
         files=files - {"MLmodel", "registered_model_meta"},
         kinds={path: kind for path in files if (kind := _kind(source / path))},
     )
-
-
-def _yaml(path: Path) -> Mapping[str, Any]:
-    try:
-        text = read_file(path, bytes_max=_YAML_BYTES_MAX)
-        # Chains of merges would let a few lines stand for gigabytes.
-        if b"*" in text and b"&" in text and b"<<" in text:
-            raise Unimportable(f"{path}: YAML with merged anchors, which MLflow does not write")
-        document = msgspec.yaml.decode(text)
-    except UnusableFile as error:
-        raise Unimportable(str(error)) from None
-    except ImportError:
-        raise Unimportable("this needs PyYAML: install pyyaml, or tpy with its extra import") from None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise Unimportable(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(document, dict):
-        raise Unimportable(f"{path}: expected names and values")
-    return document
-
-
-def _files(source: Path) -> frozenset[str]:
-    """All files by path. Raises Unimportable for a link that leads out of the folder, as its target would be copied."""
-    root = source.resolve()
-    found: set[str] = set()
-    for folder, folders, names in os.walk(source):
-        for name in (*folders, *names):
-            path = Path(folder, name)
-            relative = path.relative_to(source)
-            if path.is_symlink() and (path.is_dir() or not path.resolve().is_relative_to(root)):
-                raise Unimportable(f"{relative}: a link that leads out of the folder, or to a folder")
-            if name in names:
-                if not path.is_file():
-                    raise Unimportable(f"{relative}: not a file")
-                found.add(relative.as_posix())
-        if len(found) > _FILES_MAX:
-            raise Unimportable(f"more than {_FILES_MAX} files")
-    return frozenset(found)
 
 
 def _kind(path: Path) -> str:

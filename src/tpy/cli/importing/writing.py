@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from tpy.cli.importing.core.plan import Link, ModelPlan, Part, Plan, Text, Unimportable
+from tpy.archives import UnusableArchive, open_archive
+from tpy.cli.importing.core.plan import Link, ModelPlan, Part, Plan, Text, Unimportable, Unpack
 from tpy.cli.init.create import completed_by_backend
 from tpy.config import ModelConfig, format_pbtxt
 from tpy.config.model_config import DynamicBatching
@@ -47,8 +48,10 @@ def _made(model: ModelPlan, source: Path, repository: Path) -> ModelPlan:
                 target.write_text(file.text, encoding="utf-8")
             elif isinstance(file, Link):
                 target.symlink_to(file.source)
+            elif isinstance(file, Unpack):
+                _unpack(file, target)
             elif (source / file.source).is_dir():
-                shutil.copytree(source / file.source, target)
+                shutil.copytree(source / file.source, target, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copyfile(source / file.source, target)
         if model.completes:
@@ -56,6 +59,14 @@ def _made(model: ModelPlan, source: Path, repository: Path) -> ModelPlan:
         (building / "config.pbtxt").write_text(_config_text(model), encoding="utf-8")
         building.rename(repository / model.name)
     return model
+
+
+def _unpack(file: Unpack, target: Path) -> None:
+    try:
+        with open_archive(Path(file.source)) as archive:
+            archive.unpack(target, within=file.within)
+    except UnusableArchive as error:
+        raise Unimportable(f"{Path(file.source).name}: {error}") from None
 
 
 def _completed(model: ModelPlan, building: Path) -> ModelPlan:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from tpy.archives import Bounds
 from tpy.backend import ModelContext
 from tpy.config.model_config import EXECUTION_ENVIRONMENT, MODEL_DIRECTORY
 from tpy.errors import Internal, InvalidArgument
 from tpy.files import open_regular
-from tpy.limits import ENVIRONMENT_BYTES_FREE, ENVIRONMENT_ENTRIES_MAX, ENVIRONMENT_RATIO_MAX
+from tpy.limits import ENVIRONMENT_ENTRIES_MAX
 from tpy.scratch import ScratchDirectory
 
 
@@ -72,10 +73,16 @@ class Environments:
             target = self._root.path / str(len(self._unpacked))
             size_mb = archive.stat().st_size / 1e6
             context.log("info", f"unpacking the execution environment '{archive}' ({size_mb:.0f} MB) of model '{context.name}'")
+            bounds = Bounds(archive.stat().st_size, entries_max=ENVIRONMENT_ENTRIES_MAX)
+
+            def within(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+                bounds.count(member.size)
+                # "tar" keeps entries inside the target and allows absolute links, which packed virtual environments have.
+                return tarfile.tar_filter(member, path)
+
             try:
                 with open_regular(archive) as stream, tarfile.open(fileobj=stream) as opened:
-                    # "tar" keeps entries inside the target and allows absolute links, which packed virtual environments have.
-                    opened.extractall(target, filter=_Bound(archive.stat().st_size))
+                    opened.extractall(target, filter=within)
             except (tarfile.TarError, EOFError, OSError) as error:
                 shutil.rmtree(target, ignore_errors=True)
                 why = "; ".join(line.strip(" -:") for line in str(error).splitlines())
@@ -83,25 +90,6 @@ class Environments:
             context.log("info", f"unpacked the execution environment '{archive}'")
             self._unpacked[key] = target
             return target
-
-
-class _Bound:
-    """The filter "tar", which also stops an archive of this size that becomes far larger than any environment does."""
-
-    def __init__(self, archive_bytes: int) -> None:
-        self._bytes_left = self._bytes_max = max(ENVIRONMENT_BYTES_FREE, ENVIRONMENT_RATIO_MAX * archive_bytes)
-        self._entries_left = ENVIRONMENT_ENTRIES_MAX
-
-    def __call__(self, member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        self._bytes_left -= member.size
-        self._entries_left -= 1
-        if self._bytes_left < 0:
-            raise OSError(
-                f"it unpacks to more than {self._bytes_max} bytes, at most {ENVIRONMENT_RATIO_MAX} times its size are accepted"
-            )
-        if self._entries_left < 0:
-            raise OSError(f"it has more than {ENVIRONMENT_ENTRIES_MAX} entries")
-        return tarfile.tar_filter(member, path)
 
 
 def _wanted(context: ModelContext) -> Path | None:

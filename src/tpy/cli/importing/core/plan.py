@@ -25,7 +25,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """A file or folder of the source, by its path there, that is copied into the model folder."""
+    """A file or folder, by its absolute path or that in the source, that is copied into the model folder."""
 
     source: str
     target: str
@@ -36,6 +36,14 @@ class Link(msgspec.Struct, frozen=True):
 
     source: str
     target: str
+
+
+class Unpack(msgspec.Struct, frozen=True):
+    """An archive, by its absolute path: what is in its folder `within`, "" for all, is unpacked into the model folder."""
+
+    source: str
+    target: str
+    within: str = ""
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -51,7 +59,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     config: ModelConfig
-    files: Sequence[Copy | Link | Text]
+    files: Sequence[Copy | Link | Text | Unpack]
     carried: Sequence[Part]
     lost: Sequence[Part] = ()
     header: str

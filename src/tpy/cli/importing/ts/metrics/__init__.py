@@ -1,0 +1,1 @@
+"""`context.metrics`: metrics of a handler, which appear on the server's page of metrics."""

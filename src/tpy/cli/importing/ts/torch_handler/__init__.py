@@ -1,0 +1,1 @@
+"""The handlers that an archive can name without having them."""

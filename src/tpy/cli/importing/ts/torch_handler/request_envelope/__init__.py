@@ -1,0 +1,1 @@
+"""Envelopes: forms of requests with rows in them."""

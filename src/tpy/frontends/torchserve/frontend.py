@@ -1,0 +1,60 @@
+"""The implementation of the TorchServe frontend in the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from http import HTTPStatus
+
+from quart import Response
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException
+
+from tpy.flag import Value, read_values
+from tpy.frontends.http.app import Routes, bare_app, quart_response
+from tpy.frontends.http.infer import InferEndpoint
+from tpy.frontends.http.options import HttpOptions, PortValues, parse_restricted_apis, read_port
+from tpy.frontends.http.serving import application_port, serving
+from tpy.frontends.torchserve.answers import error_reply, refusal_reply
+from tpy.frontends.torchserve.management import ManagementApi
+from tpy.frontends.torchserve.predictions import PredictionsApi
+
+Options = HttpOptions
+
+
+class _Values(PortValues, frozen=True, kw_only=True):
+    """The values of the flags that are read here."""
+
+    torchserve_port: int
+
+
+def read_options(values: Mapping[str, Value]) -> HttpOptions:
+    """See `tpy.frontends.table.Implementation`."""
+    v = read_values(values, _Values)
+    return HttpOptions(**read_port(values, v), port=v.torchserve_port, restricted=parse_restricted_apis(v.http_restricted_api))
+
+
+def create_app(endpoint: InferEndpoint, *, options: HttpOptions) -> QuartTrio:
+    """The application with all routes: those of TorchServe's inference port, and those of its management port."""
+    app = bare_app()
+    routes = Routes(app, endpoint, protocol="torchserve", refuse=error_reply)
+    predictions = PredictionsApi(endpoint, secret={group.header.lower() for group in options.restricted})
+    management = ManagementApi(endpoint)
+    routes.add("health", "/ping", GET=management.ping)
+    for rule in ("/predictions/<model>", "/predictions/<model>/<release>"):
+        # `curl -T FILE`, as in TorchServe's documentation, is a PUT.
+        routes.add("inference", rule, POST=predictions.predict, PUT=predictions.predict)
+    routes.add("model-repository", "/models", GET=management.list_models, POST=management.register)
+    for rule in ("/models/<model>", "/models/<model>/<release>"):
+        routes.add("model-repository", rule, GET=management.describe, PUT=management.scale, DELETE=management.unregister)
+    routes.add("model-repository", "/models/<model>/<release>/set-default", PUT=management.set_default)
+
+    async def refused(error: HTTPException) -> Response:
+        status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
+        return quart_response(app, refusal_reply(status, error.name))
+
+    app.register_error_handler(HTTPException, refused)
+    return app
+
+
+serve = serving(partial(application_port, create_app, name="TorchServe", refuse=refusal_reply))
