@@ -26,7 +26,7 @@ _START_S_MAX = 120.0
 
 
 def missing() -> str:
-    """What TorchServe needs and is not here."""
+    """Returns what TorchServe needs and is not here, "" for nothing."""
     if not (ENVIRONMENT / "bin" / "torchserve").exists():
         return "needs torchserve: make test-torchserve"
     return "" if shutil.which("java") else "needs Java 11 or newer"
