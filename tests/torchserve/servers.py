@@ -20,7 +20,8 @@ from tests.e2e.waiting import wait_until
 ENVIRONMENT = ROOT / ".torchserve"
 PYTHON = ENVIRONMENT / "bin" / "python"
 ARCHIVES = ("eager", "scripted", "texts", "rows", "function", "detector", "segmenter")
-LIBRARIES = {"PYTHONPATH": str(Path(__file__).with_name("torchvision"))}
+LIBRARIES = {"PYTHONPATH": str(Path(__file__).with_name("torchvision")), "OMP_NUM_THREADS": "1"}
+"""One thread for each network: on a busy machine PyTorch's threads spend their time waiting for each other, in both servers."""
 
 _START_S_MAX = 120.0
 

@@ -19,7 +19,7 @@ from .test_torchserve import picture
 
 CALLERS = (1, 8)
 REQUESTS = 400
-ROUNDS = 3
+ROUNDS = 5
 WORK: dict[str, dict[str, Any]] = {
     "eager": {"data": picture()},
     "texts": {"data": b"the cat is not here"},

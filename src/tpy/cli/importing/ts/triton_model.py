@@ -27,8 +27,6 @@ from .metrics.metrics_store import MetricsStore
 from .requests import UnsupportedOutputError, UnusableBodyError, content_of, inputs_of
 from .utils.util import PredictionException, get_yaml_config
 
-_KINDS = (pb_utils.MetricFamily.COUNTER, pb_utils.MetricFamily.GAUGE, pb_utils.MetricFamily.HISTOGRAM)
-
 
 class _Answer(NamedTuple):
     response: bytes
@@ -59,7 +57,7 @@ class TritonPythonModel:
             manifest,
             int(config.get("max_batch_size", 1)),
             int(args["model_instance_device_id"]) if args["model_instance_kind"] == "GPU" else None,
-            metrics=MetricsStore(args["model_name"], lambda name, text, kind: pb_utils.MetricFamily(name, text, _KINDS[kind])),
+            metrics=MetricsStore(args["model_name"], _new_family),
             model_yaml_config=get_yaml_config(os.path.join(folder, config_file)) if config_file else {},
         )
         handler = _parameter(parameters, "TORCHSERVE_HANDLER") or model.get("handler", "")
@@ -127,6 +125,11 @@ class TritonPythonModel:
 
 
 _JSON_HEADERS = '{"content-type": "application/json"}'
+
+
+def _new_family(name: str, text: str, kind: int) -> pb_utils.MetricFamily:
+    family = pb_utils.MetricFamily  # Triton has it once a model is loaded
+    return family(name, text, (family.COUNTER, family.GAUGE, family.HISTOGRAM)[kind])
 
 
 def _inputs(request: Any) -> list[tuple[dict[str, Any], dict[str, Any]]]:
