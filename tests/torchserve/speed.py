@@ -3,16 +3,13 @@ after another in one run, and the ratio; the table of docs/reference/migration.m
 
 from __future__ import annotations
 
+import http.client
 import statistics
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import Any
-
-import requests
 
 from . import servers
 from .test_torchserve import picture
@@ -20,11 +17,11 @@ from .test_torchserve import picture
 CALLERS = (1, 8)
 REQUESTS = 400
 ROUNDS = 5
-WORK: dict[str, dict[str, Any]] = {
-    "eager": {"data": picture()},
-    "texts": {"data": b"the cat is not here"},
-    "rows": {"json": [1.5, 2, 3]},
-    "function": {"data": b"content"},
+WORK = {
+    "eager": (picture(), "image/png"),
+    "texts": (b"the cat is not here", "text/plain"),
+    "rows": (b"[1.5, 2, 3]", "application/json"),
+    "function": (b"content", "application/octet-stream"),
 }
 
 
@@ -32,16 +29,20 @@ def rate(address: str, name: str, callers: int) -> float:
     """Requests a second of so many callers, each with a connection; every answer has to be good."""
     barrier = threading.Barrier(callers + 1)
     failures: list[str] = []
+    content, kind = WORK[name]
 
     def call() -> None:
-        with requests.Session() as session:
-            session.get(f"http://{address}/ping", timeout=60)
-            barrier.wait()
-            for _ in range(REQUESTS // callers):
-                answer = session.post(f"http://{address}/predictions/{name}", timeout=60, **WORK[name])
-                if answer.status_code != 200:
-                    failures.append(answer.text)
-            barrier.wait()
+        connection = http.client.HTTPConnection(address, timeout=60)
+        connection.connect()
+        barrier.wait()
+        for _ in range(REQUESTS // callers):
+            connection.request("POST", f"/predictions/{name}", content, {"Content-Type": kind})
+            answer = connection.getresponse()
+            text = answer.read()
+            if answer.status != 200:
+                failures.append(text.decode())
+        barrier.wait()
+        connection.close()
 
     threads = [threading.Thread(target=call) for _ in range(callers)]
     for thread in threads:
@@ -64,14 +65,13 @@ def main() -> None:
         servers.build(home / "store")
         found: dict[tuple[str, int], list[tuple[float, float]]] = {}
         with servers.torchserve(home, home / "store") as theirs, servers.tpy(home, home / "store") as ours:
-            measure: Callable[[str, str, int], float] = rate
             for name in WORK:
                 for address in (theirs, ours):
-                    measure(address, name, 1)  # warm
+                    rate(address, name, 1)  # warm
             for _ in range(ROUNDS):
                 for name in WORK:
                     for callers in CALLERS:
-                        pair = measure(theirs, name, callers), measure(ours, name, callers)
+                        pair = rate(theirs, name, callers), rate(ours, name, callers)
                         found.setdefault((name, callers), []).append(pair)
         print("| archive | callers | TorchServe | tpy | ratio |\n|---|--:|--:|--:|--:|")
         for (name, callers), pairs in found.items():
