@@ -126,8 +126,8 @@ def test_every_bound_that_is_named_exists() -> None:
 def test_every_command_is_described() -> None:
     text = _text("command-line.md")
     sections = {name: part for name, _, part in (each.partition("\n") for each in text.split("\n## tpy ")[1:])}
-    assert set(sections) == set(cli.commands)
-    for name, command in cli.commands.items():
+    assert set(sections) == set(cli.all_commands())
+    for name, command in cli.all_commands().items():
         if name != "dev":  # those of serve; its own are in test_the_defaults_of_dev_are_described
             missing = {
                 option.opts[0]

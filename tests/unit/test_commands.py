@@ -19,7 +19,7 @@ WITH_TABLES = ("infer", "perf", "top", "explain", "record", "replay", "analyze",
 
 def spellings(command: str) -> dict[str, set[str]]:
     """The spellings of each option that the help shows, by the last."""
-    found = [each for each in cli.commands[command].params if isinstance(each, click.Option) and not each.hidden]
+    found = [each for each in cli.all_commands()[command].params if isinstance(each, click.Option) and not each.hidden]
     return {option.opts[-1]: set(option.opts) for option in found}
 
 
@@ -90,8 +90,8 @@ def test_a_shell_asks_for_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 def test_every_command_has_a_manual_page() -> None:
     found = pages()
-    assert found.keys() == {"tpy.1", *(f"tpy-{name}.1" for name in cli.commands)}
-    for name in cli.commands:
+    assert found.keys() == {"tpy.1", *(f"tpy-{name}.1" for name in cli.all_commands())}
+    for name in cli.all_commands():
         text = found[f"tpy-{name}.1"]
         assert text.startswith(f".TH TPY\\-{name.upper()}".replace("AUTH-KEY", "AUTH\\-KEY"))
         missing = [each for each in spellings(name) if each.replace("-", "\\-") not in text]

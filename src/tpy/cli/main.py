@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,17 +18,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from tpy import __version__
-from tpy.cli.analyze import analyze
 from tpy.cli.auth_key import auth_key
-from tpy.cli.commands_of_recordings import record, replay
 from tpy.cli.completion import completion
 from tpy.cli.connecting import TlsOptions, context_of, header_option, tls_options, url_option
 from tpy.cli.development import DEFAULTS as DEVELOPMENT_DEFAULTS
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.cli.garbage import collect_garbage
-from tpy.cli.importing.command import import_models
-from tpy.cli.parsing import FiniteRange, ServeCommand, UsageError, collect, serve_options
-from tpy.cli.perf.command import perf
+from tpy.cli.parsing import Commands, FiniteRange, ServeCommand, UsageError, collect, serve_options
 from tpy.cli.top import SORT_NAMES
 from tpy.flag import PORT_MAX
 
@@ -61,17 +56,7 @@ def _port_of_serve(name: str, default: int) -> Callable[[Callable[..., None]], C
     return click.option(name, default=default, show_default=True, type=kind, metavar="N", help="As for tpy serve.")
 
 
-class _Commands(click.Group):
-    """The commands of tpy; a flag of the server in front of all of them is not one of theirs."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse it with the right place for it."""
-        if args and args[0].startswith("--") and args[0][2:].partition("=")[0] in FLAG_BY_NAME:
-            raise UsageError(f"unrecognized option '{args[0]}', did you mean: tpy serve {shlex.join(args)}")
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_Commands, context_settings=_SETTINGS)
+@click.group(cls=Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="tpy")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
@@ -416,7 +401,7 @@ def top(
         sys.exit(0)
 
 
-for _command in (perf, record, replay, analyze, completion, auth_key, import_models):
+for _command in (completion, auth_key):
     cli.add_command(_command)
 
 

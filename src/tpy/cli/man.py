@@ -15,11 +15,11 @@ from tpy.cli.reference import EXAMPLES, EXIT_CODES, sentences
 
 def pages() -> dict[str, str]:
     """The pages by file name: `tpy.1`, and one for each command."""
-    overview = [f".TP\n\\fBtpy\\-{_roff(name)}\\fR(1)\n{_roff(sentences(cli.commands[name])[0])}" for name in EXAMPLES]
+    overview = [f".TP\n\\fBtpy\\-{_roff(name)}\\fR(1)\n{_roff(sentences(cli.all_commands()[name])[0])}" for name in EXAMPLES]
     head = _head("tpy", "a Triton-compatible inference server")
     found = {"tpy.1": "\n".join([*head, ".SH COMMANDS", *overview, ".SH EXIT STATUS", *_exit_codes()]) + "\n"}
     for name in EXAMPLES:
-        found[f"tpy-{name}.1"] = "\n".join(_page(cli.commands[name])) + "\n"
+        found[f"tpy-{name}.1"] = "\n".join(_page(cli.all_commands()[name])) + "\n"
     return found
 
 

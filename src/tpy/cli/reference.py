@@ -87,17 +87,17 @@ EXIT_CODES = """
 def page() -> str:
     """The page as Markdown."""
     parts = [_HEAD, "| command | what it does |\n|---|---|\n"]
-    parts.extend(f"| [`tpy {name}`](#tpy-{name}) | {sentences(cli.commands[name])[0]} |\n" for name in EXAMPLES)
+    parts.extend(f"| [`tpy {name}`](#tpy-{name}) | {sentences(cli.all_commands()[name])[0]} |\n" for name in EXAMPLES)
     parts.append(_ABOUT)
     for name in EXAMPLES:
-        parts.append(_command(cli.commands[name]))
+        parts.append(_command(cli.all_commands()[name]))
         if name == "serve":
             parts.append(_SERVE)
             parts.extend(_groups())
         elif name == "dev":
             parts.append(_defaults())
         else:
-            parts.append(_options(cli.commands[name]))
+            parts.append(_options(cli.all_commands()[name]))
     parts.append(EXIT_CODES)
     return "".join(parts)
 
