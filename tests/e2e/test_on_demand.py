@@ -114,9 +114,9 @@ def test_a_call_that_can_never_be_answered_is_refused_in_time(tmp_path: Path) ->
         assert infer(server, "b") == [[2, 4, 6]] * 2, "and its room is there when the caller has ended"
 
 
-def test_parameters_that_cannot_be_are_told_before(tmp_path: Path) -> None:
+def test_parameters_that_say_nothing_are_told_before(tmp_path: Path) -> None:
     ModelFolder(tmp_path, "m").config(AFFINE_CONFIG + parameter("load", "lazily")).affine(1, 1.0)
     checked = run_tpy("check", str(tmp_path))
-    assert checked.code == 1
-    assert "unexpected value 'lazily' of parameter load for m" in checked.out
+    assert checked.code == 0, "they may be the model's own"
+    assert "unexpected value 'lazily' of parameter load for m: it says nothing to --model-memory-budget" in checked.out
     assert "at_start, warm, on_demand" in checked.out

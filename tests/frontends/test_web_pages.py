@@ -84,7 +84,18 @@ async def test_inference_and_reading_do_not_ask_who_sends_them() -> None:
         assert (await client.ask(get("/v2", EVIL))).status == 200
 
 
-INFERENCE = ("/infer", "/generate", "/generate_stream", ":predict", "/completions", "/embeddings", "/invocations", "/invoke")
+PREDICTIONS = ("/predictions/<model>", "/predictions/<model>/<release>")
+INFERENCE = (
+    "/infer",
+    "/generate",
+    "/generate_stream",
+    ":predict",
+    "/completions",
+    "/embeddings",
+    "/invocations",
+    "/invoke",
+    *PREDICTIONS,
+)
 
 
 async def test_every_route_that_changes_something_refuses_them() -> None:

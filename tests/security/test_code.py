@@ -32,9 +32,16 @@ FORBIDDEN_MODULES = {
     "telnetlib",
     "code",
 }
-LOCAL_TOOLS = {"cli/init/convert.py", "cli/infer.py", "ray/__main__.py"}
+LOCAL_TOOLS = {
+    "cli/init/convert.py",
+    "cli/infer.py",
+    "ray/__main__.py",
+    "cli/importing/serving.py",
+    "cli/importing/ts/utils/util.py",
+}
 """Commands that read files of the user who types them, never what comes over a wire: `tpy init` loads a trained model, which its
-help says runs the code in it, and `tpy infer` an array without objects. That of Ray writes YAML, and reads none."""
+help says runs the code in it, and `tpy infer` an array without objects. That of Ray writes YAML, and reads none; models of
+`tpy import` read some without objects."""
 
 BEHIND_A_SWITCH = {"backends/sklearn/files.py"}
 """Reads pickles if the operator of the server says so by a flag: neither a repository nor a client can."""
@@ -71,10 +78,13 @@ def test_nothing_is_unpickled_evaluated_or_given_to_a_shell() -> None:
     assert found == []
 
 
+ELSEWHERE = ("tpy.ray", "tpy._proto", "tpy.cli.importing.ts")
+
+
 def _modules(package: ModuleType) -> Iterator[str]:
-    """Its modules that can be imported anywhere: those of Ray need Ray, whose import warns."""
+    """Its modules that can be imported anywhere: not those of Ray, whose import warns, nor TorchServe's handlers, for PyTorch."""
     for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        if module.name in ("tpy.ray", "tpy._proto") or module.name.endswith("__main__"):
+        if module.name in ELSEWHERE or module.name.endswith("__main__"):
             continue
         yield module.name
         if module.ispkg:

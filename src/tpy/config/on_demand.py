@@ -26,14 +26,15 @@ class LoadWhen(enum.Enum):
     """As soon as a request asks for it."""
 
 
-class UnexpectedParameter(ValueError):
-    """A parameter has a value that it cannot have."""
+class UnexpectedParameter(NamedTuple):
+    """A parameter with a value that says nothing here: it counts as not given, and may be the model's own."""
 
-    def __init__(self, name: str, value: str, expected: str) -> None:
-        super().__init__(f"unexpected value '{value}' of parameter {name}, expected {expected}")
-        self.name = name
-        self.value = value
-        self.expected = expected
+    name: str
+    value: str
+    expected: str
+
+
+_WHENS: Final = tuple(each.value for each in LoadWhen)
 
 
 class LoadPolicy(NamedTuple):
@@ -45,21 +46,30 @@ class LoadPolicy(NamedTuple):
 
 
 def load_policy(config: ModelConfig, default: LoadWhen = LoadWhen.AT_START) -> LoadPolicy:
-    """The policy of a model. Raises UnexpectedParameter."""
-    text = config.parameter(PARAMETER, "")
-    known = [each.value for each in LoadWhen]
-    if text and text not in known:
-        raise UnexpectedParameter(PARAMETER, text, ", ".join(known))
-    when = LoadWhen(text) if text else default
-    return LoadPolicy(when, _seconds(config, KEEP_ALIVE_PARAMETER), _seconds(config, RESIDENT_PARAMETER))
+    """The policy of a model."""
+    when = config.parameter(PARAMETER, "")
+    return LoadPolicy(
+        LoadWhen(when) if when in _WHENS else default,
+        _seconds(config, KEEP_ALIVE_PARAMETER) or 0.0,
+        _seconds(config, RESIDENT_PARAMETER) or 0.0,
+    )
 
 
-def _seconds(config: ModelConfig, name: str) -> float:
-    text = config.parameter(name, "0")
+def unexpected_parameters(config: ModelConfig) -> list[UnexpectedParameter]:
+    """The parameters of a policy whose values are not of one."""
+    found = []
+    when = config.parameter(PARAMETER, "")
+    if when and when not in _WHENS:
+        found.append(UnexpectedParameter(PARAMETER, when, f"one of {', '.join(_WHENS)}"))
+    for name in (KEEP_ALIVE_PARAMETER, RESIDENT_PARAMETER):
+        if _seconds(config, name) is None:
+            found.append(UnexpectedParameter(name, config.parameter(name, ""), "a number of seconds, 0 or more"))
+    return found
+
+
+def _seconds(config: ModelConfig, name: str) -> float | None:
     try:
-        seconds = float(text)
+        seconds = float(config.parameter(name, "0"))
     except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise UnexpectedParameter(name, text, "a number of seconds, 0 or more")
-    return seconds
+        return None
+    return seconds if 0 <= seconds < math.inf else None

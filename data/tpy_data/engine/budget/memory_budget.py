@@ -162,7 +162,7 @@ class MemoryBudget:
         self._woken.set()
 
     def policy(self, config: ModelConfig) -> LoadPolicy:
-        """The load policy of a model. Raises UnexpectedParameter."""
+        """The load policy of a model."""
         return load_policy(config, self._default)
 
     @contextmanager

@@ -17,7 +17,6 @@ from tpy_data.engine.runtimes.version_runtime import VersionRuntime
 
 _log = logging.getLogger(__name__)
 
-_AT_START = on_demand.LoadWhen.AT_START.value
 WITHOUT_BUDGET = "model '%(model)s' is loaded at once, and stays: its parameter load needs --model-memory-budget"
 LOADED_WHEN_ASKED = "'%(model)s' is ready, and is loaded when it is asked for"
 
@@ -118,6 +117,6 @@ class Reconciler:
         make = self._shared.make_runtime
         if make is None:
             make = VersionRuntime
-            if action.model.config.parameter(on_demand.PARAMETER, _AT_START) != _AT_START:
+            if on_demand.load_policy(action.model.config).when is not on_demand.LoadWhen.AT_START:
                 _log.warning(WITHOUT_BUDGET, {"model": str(action.key.model)})
         return make(action.key, action.model, action.version, self._shared)

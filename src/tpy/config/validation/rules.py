@@ -204,11 +204,11 @@ def _check_rollout(report: Report) -> None:
 
 
 def _check_load(report: Report) -> None:
-    try:
-        on_demand.load_policy(report.config)
-    except on_demand.UnexpectedParameter as error:
-        text = f"unexpected value '{error.value}' of parameter {error.name} for {report.config.name}"
-        report.error(f"parameters[{error.name}]", text, expected=error.expected)
+    for each in on_demand.unexpected_parameters(report.config):
+        text = f"unexpected value '{each.value}' of parameter {each.name} for {report.config.name}"
+        report.warning(
+            f"parameters[{each.name}]", f"{text}: it says nothing to --model-memory-budget, which expects {each.expected}"
+        )
 
 
 def _check_not_ready_after(report: Report) -> None:

@@ -112,9 +112,12 @@ def _in_order(response: InferenceResponse) -> list[Tensor]:
     return [found[name] for name in _OUTPUTS]
 
 
+_decode_headers = msgspec.json.Decoder(dict[str, str]).decode
+
+
 def _read_headers(text: bytes) -> dict[str, str]:
     try:
-        return msgspec.json.decode(text, type=dict[str, str])
+        return _decode_headers(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return {}
 

@@ -88,7 +88,7 @@ class BaseHandler(abc.ABC):  # noqa: B024 - so it is in TorchServe: subclasses m
             raise ValueError(f"{model_file}: expected one class, which is the network, got {classes}")
         network: Any = classes[0]()
         if model_pt_path:
-            network.load_state_dict(torch.load(model_pt_path, map_location=self.device))
+            network.load_state_dict(torch.load(model_pt_path, map_location=self.device, weights_only=True))
         return network
 
     @timed

@@ -31,7 +31,8 @@ class TextHandler(BaseHandler):
 
     def initialize(self, context: Any) -> None:
         super().initialize(context)
-        self.source_vocab = torch.load(self.manifest["model"].get("sourceVocab") or self.get_source_vocab_path(context))
+        vocabulary = self.manifest["model"].get("sourceVocab") or self.get_source_vocab_path(context)
+        self.source_vocab = torch.load(vocabulary, weights_only=True)
 
     def get_source_vocab_path(self, ctx: Any) -> str:
         """The file of the vocabulary. Raises FileNotFoundError without one."""
