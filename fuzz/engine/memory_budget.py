@@ -63,10 +63,10 @@ class NaiveBudget:
                 actions.append(self._unload(row, Why.UNUSED))
         actions += self._shrink(busy)
         room_missing = False
-        slots = self.loads_max - sum(row.state is State.LOADING for row in self.rows)
+        slots = self.loads_max - sum(row.state is State.LOADING and now - row.began < self.turn_max for row in self.rows)
         ahead = 0
         for row in self._waiting():
-            if slots == 0 or room_missing:
+            if slots <= 0 or room_missing:
                 break
             if row.state is State.DRAINING:
                 ahead += row.size
@@ -81,7 +81,7 @@ class NaiveBudget:
             actions += [self._unload(victim, why) for victim, why in chosen or ()]
         if not room_missing:
             for row in self.rows:
-                if slots and row.warm and row.state is State.UNLOADED and self._fits(row, ahead):
+                if slots > 0 and row.warm and row.state is State.UNLOADED and self._fits(row, ahead):
                     slots -= 1
                     actions.append(self._load(row, now))
         return actions

@@ -157,7 +157,9 @@ async def test_waits_are_bounded(autojump_clock: MockClock, tmp_path: Path) -> N
         assert trio.current_time() - began == pytest.approx(1.5)
         text = await failure(late)
         assert trio.current_time() - began == pytest.approx(4)
-        assert text.startswith("Unavailable: model 'b:1' was not loaded within 4 s: it is unloaded, 0 models are ahead of it")
+        assert text.startswith(
+            "Unavailable: model 'b:1' was not loaded within 4 s: it is unloaded (models ahead of it: 0, being loaded: 0), "
+        )
         assert late.response.error is not None
         assert late.response.error.wait_s
         assert late.response.refused
@@ -211,8 +213,14 @@ async def test_a_load_that_fails_fails_what_waits_and_says_so(autojump_clock: Mo
 
     backend.on_load = fails
     async with budget_of(tmp_path, {"a": model("a")}, units=5, backend=backend) as r:
+        held = r.plane.inference.resolve("a")
+        held.hold()  # as frontends do while they decode a request
         text = await failure(r.submit(request(model="a")))
         assert text == "Unavailable: failed to load model 'a': no memory"
+        assert figures(r)["loads_total"] == 1
+        with pytest.raises(Unavailable, match="failed to load model 'a': no memory"):
+            held.submit(request(model="a"), RecordingSink())
+        held.release()
         await r.wait_state(1, 1, ModelState.UNAVAILABLE, "a")
         assert r.states("a") == {(1, 1): ("UNAVAILABLE", "Internal: no memory")}
         with pytest.raises(NotFound, match="no memory"):

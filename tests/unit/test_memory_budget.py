@@ -111,6 +111,19 @@ def test_unused_models_go_and_warm_ones_come() -> None:
     assert core.advance(260) == [Unload("a", Why.UNUSED)]
 
 
+def test_models_that_hang_while_they_load_do_not_keep_others_from_being_loaded() -> None:
+    core = core_of(10, {"hangs": 2, "hangs too": 2, "a": 2, "b": 7}, loads_max=2, turn_max=100)
+    core.ask("hangs")
+    core.ask("hangs too")
+    assert core.advance(0) == [Load("hangs"), Load("hangs too")]
+    core.ask("a")
+    assert core.advance(99) == []
+    assert core.next_deadline_ns() == 100
+    assert core.advance(100) == [Load("a")]
+    core.ask("b")
+    assert core.advance(101) == [], "their memory is not for others"
+
+
 def test_waits_are_told_by_the_pace_of_loads() -> None:
     core = core_of(100, {"a": 1, "b": 1, "c": 1, "d": 1}, loads_max=1)
     load(core, "a", 0, took=1000)

@@ -25,7 +25,7 @@ from tpy.limits import MODEL_SIZES_FILE_BYTES_MAX, ON_DEMAND_LOOK_S, RETRY_AFTER
 from tpy.state import ObservedKey
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.units import KIB, MIB, NS_PER_S
-from tpy_data.engine.budget.core.budget import Action, BudgetCore, Load, Refuse, Shortage, Unload, Why
+from tpy_data.engine.budget.core.budget import Action, BudgetCore, Load, Refuse, Shortage, State, Unload, Why
 from tpy_data.engine.budget.core.sizes import FORMAT, KeptSize, KeptSizes, ModelFiles, Sizes
 from tpy_data.engine.budget.metrics import BudgetUse, budget_families
 from tpy_data.engine.budget.on_demand_engine import OnDemandEngine, WaitingRoom
@@ -261,10 +261,12 @@ class MemoryBudget:
         """The error of requests that have waited for as long as they may."""
         core, waiting = self.core, self.core.waiting()
         ahead = waiting.index(member.key) if member.key in waiting else 0
+        loading = core.counts()[State.LOADING]
         error = Unavailable(
             f"model '{member.name}' was not loaded within {self.wait_ns_max / NS_PER_S:g} s: it is "
-            f"{core.state(member.key).value}, {ahead} models are ahead of it, it needs {_shown(core.size_bytes(member.key))}, "
-            f"and {_shown(core.used_bytes)} of --model-memory-budget {_shown(core.budget_bytes)} are in use"
+            f"{core.state(member.key).value} (models ahead of it: {ahead}, being loaded: {loading}), it needs "
+            f"{_shown(core.size_bytes(member.key))}, and {_shown(core.used_bytes)} of --model-memory-budget "
+            f"{_shown(core.budget_bytes)} are in use"
         )
         error.wait_s = member.later_s()
         return error

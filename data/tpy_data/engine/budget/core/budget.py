@@ -3,7 +3,8 @@
 Sans-IO: told of requests, loads, unloads and the time, it decides. The rules:
 
 * Models that are waited for are loaded in the order in which they began to be. One may be loaded before those ahead of it only
-  where that leaves them all the room that they wait for, and at most `loads_max` load at a time.
+  where that leaves them all the room that they wait for, and at most `loads_max` load at a time. A load that has taken longer
+  than `turn_ns_max` does not count there: models that hang while they load do not keep all others from being loaded.
 * Room is made by unloading idle models, the least recently used first, and only where that makes enough. A model is left alone
   for as long as it took to load, and for its minimum residency.
 * Where idle models are not enough, busy ones take turns, the one that was loaded first goes first: each is left for
@@ -192,6 +193,7 @@ class BudgetCore(Generic[K]):
         times = [model.used_ns + model.keep_alive_ns for model in self._in(State.LOADED) if model.keep_alive_ns]
         if self._waiting:
             times += [at for model in self._in(State.LOADED) for at in (model.idle_at_ns(), self._turn_at_ns(model))]
+            times += [model.began_ns + self._turn_ns_max for model in self._in(State.LOADING)]
         return min([at for at in times if at > self._now_ns], default=None)
 
     @property
@@ -244,7 +246,7 @@ class BudgetCore(Generic[K]):
         """About the time until a model is loaded that begins, or has begun, to be waited for."""
         waiting = list(self._waiting)
         ahead = waiting.index(key) if key in self._waiting else len(waiting)
-        loading = sum(1 for _ in self._in(State.LOADING))
+        loading = self._loads()
         return (1 + (ahead + loading) // self._loads_max) * self._load_ns_mean
 
     # Inside
@@ -271,7 +273,7 @@ class BudgetCore(Generic[K]):
 
     def _serve_waiting(self, busy: Collection[K]) -> Iterator[Action]:
         """Room is made only for as many models as may load now: those behind them can be served by what is loaded for longer."""
-        slots = self._loads_max - sum(1 for _ in self._in(State.LOADING))
+        slots = self._loads_max - self._loads()
         claimed_bytes = 0  # by those that are ahead
         for model in list(self._waiting.values()):
             if slots <= 0:
@@ -318,6 +320,10 @@ class BudgetCore(Generic[K]):
         turns = [model for model in loaded if model.key in busy and self._now_ns >= self._turn_at_ns(model)]
         yield from ((model, Why.ROOM) for model in sorted(idle, key=lambda model: model.used_ns))
         yield from ((model, Why.TURN) for model in sorted(turns, key=lambda model: model.loaded_ns))
+
+    def _loads(self) -> int:
+        """Those that count: a model that hangs does not."""
+        return sum(1 for model in self._in(State.LOADING) if self._now_ns < model.began_ns + self._turn_ns_max)
 
     def _bytes_in(self, state: State) -> int:
         return sum(model.size_bytes for model in self._in(state))
