@@ -172,21 +172,22 @@ class OnDemandEngine:
         self._wait_ns_max = wait_ns_max
         self._elsewhere = elsewhere
         self._pending: dict[PendingRequest, None] = {}
-        self._is_stopped = False
+        self._ended: TpyError | None = None
 
     async def run(self) -> None:
         """Nothing to do: whoever has the budget keeps the deadlines."""
 
     def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
         """As `ResolvedModel.submit`."""
-        self._demand.used()
         inner = self.inner
         if inner is not None:
+            self._demand.used()
             return inner.submit(request, sink)
         if request.sequence is not None and (holder := self._elsewhere(request)) is not None:
             return holder.submit_described(request, sink)  # the copy that is being unloaded waits for the end of its sequence
-        if self._is_stopped:
-            raise Unavailable(f"{request_prefix(request.id)}{Outcome.STOPPING.value}")
+        if self._ended is not None:  # the request was decoded for this copy before it ended
+            raise Unavailable(f"{request_prefix(request.id)}{self._ended.message}")
+        self._demand.used()
         refusal = self._demand.cannot_fit()
         size_bytes = held_bytes(request.inputs, ON_DEMAND_WAITING_BYTES_MAX)
         try:
@@ -238,6 +239,11 @@ class OnDemandEngine:
             self.answer(pending.request, pending.sink, error)
         return len(taken)
 
+    def fail(self, error: TpyError) -> None:
+        """Refuse what waits for a load, and what still comes while there is no loaded copy."""
+        self._ended = self._ended or error
+        self.refuse_pending(error)
+
     def pending(self) -> int:
         """The number of requests that wait for a load."""
         return len(self._pending)
@@ -278,8 +284,7 @@ class OnDemandEngine:
 
     def stop(self, *, executing: bool = False) -> None:
         """As `ModelEngine.stop`."""
-        self._is_stopped = True
-        self.refuse_pending(Unavailable(Outcome.STOPPING.value))
+        self.fail(Unavailable(Outcome.STOPPING.value))
         if self.inner is not None:
             self.inner.stop(executing=executing)
 

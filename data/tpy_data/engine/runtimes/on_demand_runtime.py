@@ -252,10 +252,6 @@ class OnDemandRuntime(Runtime):
                 nursery.start_soon(self._wait_over, engine)
                 failure = await self._load_and_unload(member, engine)
                 nursery.cancel_scope.cancel()
-            if failure is not None:
-                self.failure = failure  # the copy inside has logged it
-                self._retire()
-                engine.refuse_pending(Unavailable(f"failed to load model '{self.id.name}': {failure.message}"))
         return failure
 
     def _describe(self) -> tuple[ModelConfig, ModelDescription, ModelFiles]:
@@ -310,6 +306,10 @@ class OnDemandRuntime(Runtime):
             failure = inner.failure
             del inner
             self._writer.forget(self.key)
+            if failure is not None:
+                self.failure = failure  # the copy inside has logged it
+                self._retire()
+                engine.fail(Unavailable(f"failed to load model '{self.id.name}': {failure.message}"))
             self._budget.unloaded(member)
             if failure is not None:
                 return failure
