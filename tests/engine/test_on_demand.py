@@ -168,6 +168,25 @@ async def test_waits_are_bounded(autojump_clock: MockClock, tmp_path: Path) -> N
         assert figures(r)["waiting_requests"] == 0
 
 
+async def test_one_more_request_for_a_model_that_is_waited_for_decides_nothing(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with budget_of(tmp_path, {name: model(name) for name in "ab"}, units=5, latency_ms=60_000) as r:
+        r.submit(request(model="a"))
+        await trio.sleep(1)
+        assert r.plane.budget is not None
+        core, decisions = r.plane.budget.core, []
+        decide = core.advance
+        monkeypatch.setattr(core, "advance", lambda *about: decisions.append(about) or decide(*about))
+        for expected in (1, 1, 1):
+            r.submit(request(model="b"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(decisions) == expected
+        r.submit(request(model="b", timeout_us=1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(decisions) == 2, "it is to be refused earlier than the others"
+
+
 async def failure(sink: RecordingSink) -> str:
     await sink.answered.wait()
     return sink.error
@@ -276,6 +295,20 @@ async def test_a_file_that_is_written_makes_nobody_late(autojump_clock: MockCloc
         await trio.sleep(0.05)
         second = r.submit(request(model="b", timeout_us=10_000_000))
         assert [values(await sink.wait()) for sink in (first, second)] == [[1, 1], [1, 1]]
+
+
+async def test_a_disk_that_hangs_holds_up_no_load(autojump_clock: MockClock, tmp_path: Path) -> None:
+    threads, slow = trio.to_thread.current_default_thread_limiter(), object()
+    async with budget_of(tmp_path / "models", {name: model(name) for name in "ab"}, units=9, file=tmp_path / "sizes.json") as r:
+        total, threads.total_tokens = threads.total_tokens, 1
+        await threads.acquire_on_behalf_of(slow)
+        try:
+            with trio.move_on_after(30):
+                assert [values(await r.submit(request(model=name)).wait()) for name in "ab"] == [[1, 1], [1, 1]]
+            assert figures(r)["loads_total"] == 2
+        finally:
+            threads.release_on_behalf_of(slow)
+            threads.total_tokens = total
 
 
 async def test_sizes_are_kept_for_the_next_start(autojump_clock: MockClock, tmp_path: Path) -> None:

@@ -80,9 +80,13 @@ class Member:
 
     def wanted(self, deadline_ns: int) -> None:
         """See Demand."""
-        self._core.ask(self.key)
-        self._budget.pending[self.key] = self
-        self._budget.wake()
+        budget = self._budget
+        is_known = self.key in budget.pending
+        if not is_known:
+            self._core.ask(self.key)
+            budget.pending[self.key] = self
+        if not is_known or deadline_ns < budget.due_ns:  # to decide takes a millisecond for a thousand models
+            budget.wake()
 
     def forgotten(self) -> None:
         """See Demand."""
@@ -135,26 +139,28 @@ class MemoryBudget:
         self.refusals: Counter[str] = Counter()
         self.pending: dict[ObservedKey, Member] = {}
         """Members that requests wait for."""
-        self._is_measured = False
+        self.due_ns = 0
+        """The time when it decides next, if nothing happens before."""
+        self._measured = trio.Event()
         self._woken = trio.Event()
 
     async def run(self) -> None:
-        """Do what the core decides, until cancelled."""
-        due_ns = 0
+        """Do what the core decides, and keep sizes, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            if self._file is not None:
+                nursery.start_soon(self._keep_sizes, self._file)
+            await self._decide()
+
+    async def _decide(self) -> None:
         while True:
-            now_ns = max(self.clock.now_ns(), 0 if self._woken.is_set() else due_ns)
+            now_ns = max(self.clock.now_ns(), 0 if self._woken.is_set() else self.due_ns)
             self._woken = trio.Event()
             self._refuse_late(now_ns)
             busy = {key for key in self.core.loaded_keys() if self._members[key].model.is_busy()}
             for action in self.core.advance(now_ns, busy):
                 self._perform(action)
-            if self._is_measured and self._file is not None:
-                self._is_measured = False
-                await self._keep(self._file)
-                due_ns = 0  # which was for a pause that was not made
-                continue
-            due_ns = self._due_ns(now_ns)
-            with trio.move_on_after((due_ns - now_ns) / NS_PER_S):
+            self.due_ns = self._next_ns(now_ns)
+            with trio.move_on_after((self.due_ns - now_ns) / NS_PER_S):
                 await self._woken.wait()
 
     def wake(self) -> None:
@@ -193,7 +199,7 @@ class MemoryBudget:
         """It is loaded, and has taken so much memory."""
         size_bytes = self._sizes.measured(member.name, member.backend, member.files, size_bytes)
         self.core.loaded(member.key, size_bytes, self.clock.now_ns())
-        self._is_measured = True
+        self._measured.set()
         shortage = self.core.shortage(member.key)
         if shortage is not None:
             _log.error("%(reason)s", {"reason": self.refusal(member.name, shortage).message})
@@ -216,7 +222,7 @@ class MemoryBudget:
         """A model that stays is loaded."""
         size_bytes = self._sizes.measured(f"{key.model}:{key.version}", backend, files, size_bytes)
         self.core.pin(key, size_bytes)
-        self._is_measured = True
+        self._measured.set()
         self.wake()
         if self.core.pinned_bytes > self.core.budget_bytes:
             about = {"models": _shown(self.core.pinned_bytes), "budget": _shown(self.core.budget_bytes)}
@@ -245,7 +251,7 @@ class MemoryBudget:
             BudgetUse(core.budget_bytes, core.used_bytes, self.room.requests, models, self._loads, unloads, refusals)
         )
 
-    def _due_ns(self, now_ns: int) -> int:
+    def _next_ns(self, now_ns: int) -> int:
         """The time when something is due: refusals, decisions, a look at models that are busy."""
         times = [self.core.next_deadline_ns()]
         times += [member.model.engine.next_deadline_ns() for member in self.pending.values()]
@@ -287,11 +293,21 @@ class MemoryBudget:
                 refusal = member.cannot_fit()
                 if refusal is not None:
                     self.refusals[CANNOT_FIT] += member.model.engine.refuse_pending(refusal)
+                else:  # models like it have turned out smaller by now
+                    self.core.ask(key)
+                    self.wake()
 
     def _about(self, key: ObservedKey) -> dict[str, object]:
         core = self.core
         sizes = {"size": core.size_bytes(key), "used": core.used_bytes, "budget": core.budget_bytes}
         return {"model": self._members[key].name, **{name: _shown(size) for name, size in sizes.items()}}
+
+    async def _keep_sizes(self, file: Path) -> None:
+        """A task for itself: a slow disk holds up no load."""
+        while True:
+            await self._measured.wait()
+            self._measured = trio.Event()
+            await self._keep(file)
 
     async def _keep(self, file: Path) -> None:
         content = msgspec.json.format(msgspec.json.encode(self._sizes.kept()), indent=2)
