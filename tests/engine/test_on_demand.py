@@ -247,6 +247,33 @@ async def test_a_load_that_fails_fails_what_waits_and_says_so(autojump_clock: Mo
         assert figures(r)["used_bytes"] == 0
 
 
+async def test_a_model_that_was_loaded_before_is_tried_again(autojump_clock: MockClock, tmp_path: Path) -> None:
+    backend, fails = ScriptedBackend(), [False, False, True, True]
+
+    def load(context: ModelContext) -> None:
+        if fails and fails.pop(0):
+            raise Internal("no memory")
+
+    backend.on_load = load
+    async with budget_of(tmp_path, {name: model(name) for name in "ab"}, units=5, backend=backend) as r:
+        for name in "ab":
+            await r.submit(request(model=name)).wait()
+        for wait_s in (1, 2):
+            sink = r.submit(request(model="a"))
+            assert await failure(sink) == "Unavailable: failed to load model 'a': no memory"
+            assert sink.response.error is not None
+            assert sink.response.error.wait_s == wait_s
+            with pytest.raises(Unavailable, match="failed to load model 'a': no memory") as refused:
+                r.submit(request(model="a"))
+            assert refused.value.wait_s == wait_s
+            await trio.testing.wait_all_tasks_blocked()
+            assert remark(r, "a") == "it is not loaded, its last load failed: a request tries again"
+            assert r.states("a") == {(1, 1): ("READY", "")}
+            await trio.sleep(wait_s)
+        assert values(await r.submit(request(model="a")).wait()) == [1, 1]
+        assert figures(r)["loads_total"] == 5
+
+
 async def test_an_update_fails_no_request_that_waits(autojump_clock: MockClock, tmp_path: Path) -> None:
     async with budget_of(tmp_path, {"a": model("a"), "b": model("b")}, units=9) as r:
         waits = r.submit(request(model="a"))

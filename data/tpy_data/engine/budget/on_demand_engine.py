@@ -3,6 +3,7 @@ copy, or wait until there is one. All of it on the Trio thread."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from tpy.messages import (
 )
 from tpy.messages.tensors import held_bytes
 from tpy.services import ResponseSink
+from tpy.units import NS_PER_S
 from tpy_data.engine.requests.handle import EngineHandle, Execution, WaitingRequest
 from tpy_data.engine.requests.model_engine import Drain, ModelEngine
 from tpy_data.engine.requests.responder import DISCARD, deliver
@@ -173,6 +175,7 @@ class OnDemandEngine:
         self._elsewhere = elsewhere
         self._pending: dict[PendingRequest, None] = {}
         self._ended: TpyError | None = None
+        self._paused = "", 0  # the reason, and until when
 
     async def run(self) -> None:
         """Nothing to do: whoever has the budget keeps the deadlines."""
@@ -187,6 +190,9 @@ class OnDemandEngine:
             return holder.submit_described(request, sink)  # the copy that is being unloaded waits for the end of its sequence
         if self._ended is not None:  # the request was decoded for this copy before it ended
             raise Unavailable(f"{request_prefix(request.id)}{self._ended.message}")
+        if (paused := self._still_paused()) is not None:
+            self.statistics.refused_admission(paused)
+            raise paused
         self._demand.used()
         refusal = self._demand.cannot_fit()
         size_bytes = held_bytes(request.inputs, ON_DEMAND_WAITING_BYTES_MAX)
@@ -243,6 +249,20 @@ class OnDemandEngine:
         """Refuse what waits for a load, and what still comes while there is no loaded copy."""
         self._ended = self._ended or error
         self.refuse_pending(error)
+
+    def pause(self, reason: str, until_ns: int) -> None:
+        """Refuse what waits for a load, and until then what still comes."""
+        self._paused = reason, until_ns
+        self.refuse_pending(self._still_paused() or Unavailable(reason))
+
+    def _still_paused(self) -> TpyError | None:
+        reason, until_ns = self._paused
+        left_ns = until_ns - self._clock.now_ns()
+        if left_ns <= 0:
+            return None
+        error = Unavailable(reason)
+        error.wait_s = math.ceil(left_ns / NS_PER_S)
+        return error
 
     def pending(self) -> int:
         """The number of requests that wait for a load."""

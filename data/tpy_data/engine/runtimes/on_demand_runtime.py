@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,9 +24,11 @@ from tpy.errors import TpyError, Unavailable
 from tpy.files import walk
 from tpy.messages import InstanceActivity, MemoryUsage, ModelDescription, ModelState
 from tpy.state import DesiredModel, DesiredVersion, ModelStateStore, ObservedKey, ObservedVersion, ObservedWriter
+from tpy.units import NS_PER_S
 from tpy_data.engine.budget.core.sizes import ModelFiles
 from tpy_data.engine.budget.memory_budget import Member, MemoryBudget
 from tpy_data.engine.budget.on_demand_engine import OnDemandEngine, misfit
+from tpy_data.engine.instances.restarts import Restarts
 from tpy_data.engine.requests.model_engine import ModelEngine
 from tpy_data.engine.requests.statistics import VersionStatistics
 from tpy_data.engine.runtimes.core import Phase
@@ -41,6 +44,7 @@ _PASSING = frozenset({"__pycache__"})
 """Written while a model is loaded."""
 
 NOT_LOADED = "it is not loaded: a request loads it"
+FAILED = "it is not loaded, its last load failed: a request tries again"
 LOADING = "it is being loaded"
 DRAINING = "it is being unloaded"
 """Remarks of the index."""
@@ -122,6 +126,7 @@ class OnDemandRuntime(Runtime):
         self._completed: ModelConfig | None = None
         """The configuration with all that its files say, once that is known: what is completed once need not be again."""
         self._is_over = False
+        self._failures = Restarts(shared.restarts)
         self._changed = trio.Event()  # it is to be loaded, or all is over
 
     @property
@@ -306,15 +311,28 @@ class OnDemandRuntime(Runtime):
             failure = inner.failure
             del inner
             self._writer.forget(self.key)
+            is_lost = failure is not None and (self._stopping or self._completed is None)
             if failure is not None:
-                self.failure = failure  # the copy inside has logged it
-                self._retire()
-                engine.fail(Unavailable(f"failed to load model '{self.id.name}': {failure.message}"))
+                self._refuse(engine, failure, is_lost=is_lost)
             self._budget.unloaded(member)
-            if failure is not None:
+            if is_lost:
                 return failure
             self._recover()
-            self._report(NOT_LOADED)
+            self._report(NOT_LOADED if failure is None else FAILED)
+
+    def _refuse(self, engine: OnDemandEngine, failure: TpyError, *, is_lost: bool) -> None:
+        """A load has failed; the copy inside has logged it. What was loaded before from the same files is tried again after a
+        pause, as an instance that fails is: its worker was killed, or memory ran out."""
+        message = f"failed to load model '{self.id.name}': {failure.message}"
+        if is_lost:
+            self.failure = failure
+            self._retire()
+            engine.fail(Unavailable(message))
+            return
+        now_ns = self._shared.clock.now_ns()
+        self._failures.failed(now_ns / NS_PER_S)
+        pause_s = self._failures.pause_s(now_ns / NS_PER_S, now_ns / NS_PER_S)
+        engine.pause(message, now_ns + math.ceil(pause_s * NS_PER_S))
 
     def _inner_moved(self, observed: ObservedVersion) -> None:
         """The copy inside is something else now."""
@@ -338,6 +356,7 @@ class OnDemandRuntime(Runtime):
         """The copy inside takes requests from now on."""
         loaded = inner.served_copy
         self._completed = loaded.config
+        self._failures.in_row = 0
         self.load_duration_ns = inner.load_duration_ns
         self._budget.loaded(member, host_bytes(inner.memory_usage()))
         copy = self.served_copy
