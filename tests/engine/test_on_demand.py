@@ -14,9 +14,21 @@ import trio.testing
 from trio.testing import MockClock
 
 from tests.engine.ensembles import CHAIN
-from tests.engine.fakes import RecordingSink, Rig, ScriptedBackend, config, identity, instances, request, rig, values
+from tests.engine.fakes import (
+    RecordingSink,
+    Rig,
+    ScriptedBackend,
+    ScriptedInstance,
+    ScriptedModel,
+    config,
+    identity,
+    instances,
+    request,
+    rig,
+    values,
+)
 from tests.engine.sequences import STATE, direct, of, sequence_backend, sequence_config, summing
-from tpy.backend import ExecutionBatch, ExecutionResult, ModelContext
+from tpy.backend import ExecutionBatch, ExecutionResult, InstancePlacement, LoadedModel, ModelContext, ModelInstance
 from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter
 from tpy.errors import Internal, NotFound, QueueFull, Unavailable
@@ -113,6 +125,33 @@ def test_few_wait_and_with_few_bytes() -> None:
         room.enter(0)
     room.leave(60)
     room.enter(60)
+
+
+class OwnMemory(ScriptedInstance):
+    def host_memory_bytes(self) -> int:
+        return 5 * UNIT
+
+
+class OwnMemoryModel(ScriptedModel):
+    def create_instance(self, placement: InstancePlacement) -> ModelInstance:
+        return OwnMemory(self.backend, placement.name)
+
+
+class OwnMemoryBackend(ScriptedBackend):
+    def load(self, context: ModelContext) -> LoadedModel:
+        return OwnMemoryModel(self, (context.name, context.version, context.generation))
+
+
+@pytest.mark.parametrize("when", ["on_demand", "at_start"])
+async def test_more_instances_count(autojump_clock: MockClock, tmp_path: Path, when: str) -> None:
+    async with budget_of(tmp_path, {"a": model("a", load=when)}, units=30, backend=OwnMemoryBackend()) as r:
+        await r.submit(request(model="a")).wait()
+        before = figures(r)["used_bytes"] // UNIT
+        wanted = msgspec.structs.replace(model("a", load=when), instance_group=instances(3))
+        r.want(wanted, {1: 1}, directory=tmp_path / "a")
+        await trio.sleep(5)
+        assert len(r.backend.instances) == 3
+        assert (before, figures(r)["used_bytes"] // UNIT) == (5, 15)
 
 
 async def test_statistics_go_on_over_an_unload(autojump_clock: MockClock, tmp_path: Path) -> None:

@@ -205,6 +205,12 @@ class MemoryBudget:
             _log.error("%(reason)s", {"reason": self.refusal(member.name, shortage).message})
         self.wake()
 
+    def resized(self, member: Member, size_bytes: int) -> None:
+        """It is loaded, and has other instances now."""
+        self.core.resized(member.key, self._sizes.measured(member.name, member.backend, member.files, size_bytes))
+        self._measured.set()
+        self.wake()
+
     def unloaded(self, member: Member) -> None:
         """Its memory is free."""
         self.core.unloaded(member.key)

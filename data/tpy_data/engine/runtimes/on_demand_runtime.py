@@ -84,6 +84,10 @@ class PinnedRuntime(VersionRuntime):
         self._budget.pin(self.key, self._model.config.backend, self._files, host_bytes(self.memory_usage()))
         await super()._serve()
 
+    async def _apply(self, model: DesiredModel) -> None:
+        await super()._apply(model)
+        self._budget.pin(self.key, self._model.config.backend, self._files, host_bytes(self.memory_usage()))
+
 
 class _InnerWriter(ObservedWriter):
     """Tells what the copy inside is."""
@@ -127,6 +131,7 @@ class OnDemandRuntime(Runtime):
         """The configuration with all that its files say, once that is known: what is completed once need not be again."""
         self._is_over = False
         self._failures = Restarts(shared.restarts)
+        self._sized_revision = 0  # of the configuration whose instances were measured
         self._changed = trio.Event()  # it is to be loaded, or all is over
 
     @property
@@ -343,6 +348,9 @@ class OnDemandRuntime(Runtime):
         if observed.state is ModelState.READY:
             if engine.inner is None:
                 self._begin_serving(inner, member, engine)
+            elif observed.config_revision != self._sized_revision:
+                self._budget.resized(member, host_bytes(inner.memory_usage()))
+            self._sized_revision = observed.config_revision
             self._recover()
             self._remark = observed.remark
             self._report(observed.remark)

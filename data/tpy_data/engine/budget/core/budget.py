@@ -163,6 +163,12 @@ class BudgetCore(Generic[K]):
         model.load_ns = now_ns - model.began_ns
         self._load_ns_mean += (model.load_ns - self._load_ns_mean) // _PACE if self._load_ns_mean else model.load_ns
 
+    def resized(self, key: K, size_bytes: int) -> None:
+        """A loaded model has more or fewer instances. No-op for one that is not loaded."""
+        model = self._models[key]
+        if model.state is State.LOADED:
+            model.size_bytes = size_bytes
+
     def unloaded(self, key: K) -> None:
         """Nothing of it is left: it was unloaded, or its load has failed. Others may wait for it already."""
         model = self._resident.pop(key, None)
