@@ -429,6 +429,16 @@ async def test_a_live_sequence_ends_in_the_copy_that_is_being_unloaded(autojump_
         assert values(await later.wait()) == [5, 5]
 
 
+async def test_the_log_says_once_that_a_model_was_unloaded(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with budget_of(tmp_path, {name: model(name) for name in "ab"}, units=5) as r:
+        await r.submit(request(model="a")).wait()
+    said = [each for each in caplog.messages if "successfully unloaded" in each]
+    assert sorted(said) == ["successfully unloaded 'a' version 1", "successfully unloaded 'b' version 1"]
+
+
 async def test_a_stop_refuses_what_waits_and_unloads_the_rest(autojump_clock: MockClock, tmp_path: Path) -> None:
     async with budget_of(tmp_path, {name: model(name) for name in "ab"}, units=5) as r:
         await r.submit(request(model="a")).wait()

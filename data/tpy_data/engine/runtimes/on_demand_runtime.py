@@ -292,6 +292,7 @@ class OnDemandRuntime(Runtime):
         await engine.drain.wait()
         self._is_over = True
         if self._inner is not None:
+            self._was_loaded = False  # the copy inside says that it was unloaded
             self._inner.stop()
         self._changed.set()
 
