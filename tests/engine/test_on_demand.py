@@ -439,6 +439,15 @@ async def test_the_log_says_once_that_a_model_was_unloaded(
     assert sorted(said) == ["successfully unloaded 'a' version 1", "successfully unloaded 'b' version 1"]
 
 
+async def test_a_stop_does_not_wait_for_the_files_of_a_model_that_stays(autojump_clock: MockClock, tmp_path: Path) -> None:
+    budget = MemoryBudgetOptions(bytes=UNIT)
+    async with rig(memory_budget=budget, load_ms=100_000_000, exit_timeout_ms=60_000) as r:
+        r.want(model("a", load="at_start"), directory=tmp_path / "a")
+        await trio.sleep(1)
+        began = trio.current_time()
+    assert trio.current_time() - began < 60
+
+
 async def test_a_stop_refuses_what_waits_and_unloads_the_rest(autojump_clock: MockClock, tmp_path: Path) -> None:
     async with budget_of(tmp_path, {name: model(name) for name in "ab"}, units=5) as r:
         await r.submit(request(model="a")).wait()

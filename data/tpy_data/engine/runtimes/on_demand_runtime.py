@@ -71,8 +71,14 @@ class PinnedRuntime(VersionRuntime):
         self._files = ModelFiles("", 0)
 
     async def _live(self) -> TpyError | None:
+        files: ModelFiles | None = None
         try:
-            self._files = await call(self._shared.loaders, functools.partial(files_of, self._model, self._desired_version))
+            with self._loading:
+                files = await call(self._shared.loaders, functools.partial(files_of, self._model, self._desired_version))
+            if files is None:
+                return Unavailable("the server ends")
+            self._files = files
+            self._loading = trio.CancelScope()  # none can be entered twice
             self._budget.check_pinned(f"{self.id}:{self.version}", self._model.config.backend, self._files)
             return await super()._live()
         except TpyError as error:
