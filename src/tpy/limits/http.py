@@ -17,6 +17,9 @@ fast as the loop would otherwise keep it in one call for as long as its body las
 HTTP_HEADER_BYTES_MAX: Final = 64 * KIB
 """Request line plus headers. Generous for auth tokens, far below what hurts."""
 
+HTTP_HELD_UP_S: Final = 1.0
+"""A time-out that is noticed later than this was not the client's: it has as long again."""
+
 HEADER_NAMES_REMEMBERED_MAX: Final = 256
 """Names of headers of which it is remembered whether the forward pattern matches them: those of real clients are a few dozen."""
 

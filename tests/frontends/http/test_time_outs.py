@@ -44,6 +44,24 @@ async def test_a_stalled_head_is_refused_in_time(autojump_clock: trio.testing.Mo
         assert trio.current_time() - began == pytest.approx(10)
 
 
+@pytest.mark.parametrize("sent", [5, 0], ids=["head", "idle"])
+async def test_a_machine_that_stood_still_is_not_the_clients_fault(sent: int, autojump_clock: trio.testing.MockClock) -> None:
+    request = get("/v2/health/live")
+    async with in_memory(FakeServices(), header_timeout_s=10, keep_alive_timeout_s=10) as client:
+        assert (await client.ask(request)).status == 200
+        await client.send(request[:sent])
+        await trio.testing.wait_all_tasks_blocked()
+        autojump_clock.jump(40)
+        await trio.sleep(0.5)
+        await client.send(request[sent:])
+        assert (await client.answer()).status == 200
+        began = trio.current_time()
+        await client.send(request[:sent])
+        assert sent == 0 or (await client.answer()).status == 408
+        await client.expect_end()
+        assert trio.current_time() - began == pytest.approx(10, abs=3), "one that stops by itself has its time, and no more"
+
+
 async def test_a_slow_body_has_the_time_that_its_bytes_need(autojump_clock: trio.testing.MockClock) -> None:
     async with in_memory(FakeServices(), body_timeout_s=10, body_bytes_per_s_min=100) as client:
         began = trio.current_time()

@@ -124,7 +124,11 @@ class Http1Connection:
                 break
             if self._replies.closing:
                 break
-            if trio.current_time() < self._due_s:
+            late_s = trio.current_time() - self._due_s
+            if late_s < 0:
+                continue
+            if late_s > limits.HTTP_HELD_UP_S:  # the machine stood still, and perhaps the client with it
+                self._due_s += late_s + limits.HTTP_HELD_UP_S
                 continue
             self._due_s = math.inf
             if self._parser.phase is Phase.IDLE:
