@@ -218,7 +218,7 @@ APART := tests/vllm tests/backends/pytorch tests/e2e/test_pytorch.py tests/e2e/t
 test: $(TEST_SETUP) ## run the tests, on all cores; those of large frameworks, packages, the page and attacks have their own targets
 	status=0; \
 	$(BIN)/python -m tests.steadily -m alone $$(grep -rlF mark.alone tests --include='test_*.py') || status=$$?; \
-	$(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(APART:%=--ignore=%) || status=$$?; \
+	$(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 2)) --dist loadfile --no-loadscope-reorder $(APART:%=--ignore=%) || status=$$?; \
 	exit $$status
 
 test-packages: $(TEST_SETUP) $(VENV)/.tpy-release-setup ## the tests of the wheel and of the image
@@ -228,7 +228,7 @@ test-attack: $(SETUP) ## the quick attacks against a running server; make attack
 	$(BIN)/python -m tests.steadily -n auto tests/attack/test_attack.py
 
 test-python-codec: $(TEST_SETUP) ## the tests of what the native codec reads and writes, in Python
-	TPY_NATIVE_CODEC=0 $(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 1)) --dist loadfile tests/hot tests/frontends/codec tests/frontends/http tests/backends/python tests/conformance tests/e2e/test_both_protocols.py
+	TPY_NATIVE_CODEC=0 $(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 2)) --dist loadfile tests/hot tests/frontends/codec tests/frontends/http tests/backends/python tests/conformance tests/e2e/test_both_protocols.py
 
 SOAK ?= 10
 
