@@ -134,8 +134,9 @@ async def _inference(request: HttpRequest, **values: str) -> HttpReply:
     raise InvariantViolation("an inference request came to the application")
 
 
-def bare_app() -> QuartTrio:
-    """An application without routes that answers as ours do."""
+def bare_app(refuse: Callable[[int, str], HttpReply] = refusal_reply) -> QuartTrio:
+    """An application without routes that answers as ours do. `refuse`: the answer where no route takes the request, by its status
+    and the reason."""
     app = QuartTrio("tpy", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = None  # bounded where the body is read
     app.config["BODY_TIMEOUT"] = None
@@ -145,7 +146,7 @@ def bare_app() -> QuartTrio:
     app.url_map.converters["digits"] = _DigitsConverter
     app.url_map.converters["no_verb"] = _NoVerbConverter
     app.url_map.converters["name"] = _EmptyOrNameConverter
-    app.register_error_handler(HTTPException, _on_http_exception)
+    app.register_error_handler(HTTPException, partial(_on_http_exception, refuse=refuse))
     return app
 
 
@@ -164,10 +165,9 @@ def quart_response(
     return app.response_class(b"".join(reply.parts), status=reply.status, headers=headers, content_type=reply.content_type)
 
 
-async def _on_http_exception(error: HTTPException) -> Response:
+async def _on_http_exception(error: HTTPException, refuse: Callable[[int, str], HttpReply] = refusal_reply) -> Response:
     """The answer to requests that Quart refuses: unknown paths, and wrong methods, which name the right ones (RFC 9110)."""
-    status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
-    reply = refusal_reply(status, error.name)
+    reply = refuse(error.code or HTTPStatus.INTERNAL_SERVER_ERROR, error.name)
     headers = {}
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
         headers["Allow"] = ", ".join(sorted(error.valid_methods))

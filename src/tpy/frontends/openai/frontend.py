@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from http import HTTPStatus
 
-from quart import Response
 from quart_trio import QuartTrio
-from werkzeug.exceptions import HTTPException
 
 from tpy import limits
 from tpy.flag import Value, read_values
 from tpy.frontends.header_pattern import checked_pattern
-from tpy.frontends.http.app import Routes, bare_app, quart_response
+from tpy.frontends.http.app import Routes, bare_app
 from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.options import HttpOptions, PortValues, parse_restricted_apis, read_port
@@ -74,7 +71,7 @@ def read_options(values: Mapping[str, Value]) -> Options:
 
 def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
     """The application with all routes of the port."""
-    app = bare_app()
+    app = bare_app(refusal_reply)
     routes = Routes(app, endpoint, protocol="openai", refuse=error_reply)
     api = OpenAiApi(
         endpoint,
@@ -96,12 +93,6 @@ def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
     routes.add("model-repository", "/v1/models/<model>/unload", POST=control.unload)
     routes.add("health", "/health/ready", GET=control.ready)
     routes.add("statistics", "/metrics", GET=api.metrics)
-
-    async def refused(error: HTTPException) -> Response:
-        status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
-        return quart_response(app, refusal_reply(status, error.name))
-
-    app.register_error_handler(HTTPException, refused)
     return app
 
 

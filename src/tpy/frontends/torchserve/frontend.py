@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from http import HTTPStatus
 
-from quart import Response
 from quart_trio import QuartTrio
-from werkzeug.exceptions import HTTPException
 
 from tpy.flag import Value, read_values
-from tpy.frontends.http.app import Routes, bare_app, quart_response
+from tpy.frontends.http.app import Routes, bare_app
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.options import HttpOptions, PortValues, parse_restricted_apis, read_port
 from tpy.frontends.http.serving import application_port, serving
@@ -36,7 +33,7 @@ def read_options(values: Mapping[str, Value]) -> HttpOptions:
 
 def create_app(endpoint: InferEndpoint, *, options: HttpOptions) -> QuartTrio:
     """The application with all routes: those of TorchServe's inference port, and those of its management port."""
-    app = bare_app()
+    app = bare_app(refusal_reply)
     routes = Routes(app, endpoint, protocol="torchserve", refuse=error_reply)
     predictions = PredictionsApi(endpoint, secret={group.header.lower() for group in options.restricted})
     management = ManagementApi(endpoint)
@@ -48,12 +45,6 @@ def create_app(endpoint: InferEndpoint, *, options: HttpOptions) -> QuartTrio:
     for rule in ("/models/<model>", "/models/<model>/<release>"):
         routes.add("model-repository", rule, GET=management.describe, PUT=management.scale, DELETE=management.unregister)
     routes.add("model-repository", "/models/<model>/<release>/set-default", PUT=management.set_default)
-
-    async def refused(error: HTTPException) -> Response:
-        status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
-        return quart_response(app, refusal_reply(status, error.name))
-
-    app.register_error_handler(HTTPException, refused)
     return app
 
 
