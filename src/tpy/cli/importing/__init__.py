@@ -2,5 +2,5 @@
 
 Three steps: a reader (`mlflow`, `tensorflow_serving`, `torchserve`) collects facts of SOURCE and runs nothing of it; a module of
 `core` plans from these facts, without touching a file, what becomes of each part and what cannot be carried over; `writing`
-performs the plan. `ts` is no part of this program: models made of TorchServe's archives get a copy of it.
+performs the plan. `ts` does not run in this program: models made of TorchServe's archives get a copy of it.
 """

@@ -101,7 +101,7 @@ def _group(config: Mapping[str, Any], workers: int) -> tuple[InstanceGroup, list
         if not all(type(each) is int and 0 <= each <= _WORKERS_MAX for each in ids):
             raise Unimportable("deviceIds: expected numbers of GPUs")
         gpus = tuple(ids)
-        # TorchServe deals workers out to GPUs; a group has so many on each.
+        # TorchServe deals workers out to GPUs; the count of a group is that on each.
         each_has = -(-workers // len(gpus))
         text = f"instance_group: gpus {list(gpus)}, {each_has} instances on each"
         return InstanceGroup(count=each_has, kind=InstanceKind.KIND_GPU, gpus=gpus), [Part("deviceIds", text)]

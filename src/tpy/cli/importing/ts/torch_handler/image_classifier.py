@@ -29,7 +29,7 @@ class ImageClassifier(VisionHandler):
     image_processing = IMAGENET
 
     def set_max_result_classes(self, topk: int) -> None:
-        """Answer so many classes."""
+        """Set the number of classes in an answer."""
         self.topk = topk
 
     def get_max_result_classes(self) -> int:
