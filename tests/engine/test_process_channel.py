@@ -20,8 +20,9 @@ from tests.virtual_executor import VirtualExecutor
 from tpy.backend import InstanceFailure
 from tpy.clock import Clock
 from tpy.errors import Unavailable
+from tpy.observers import RequestObserver
 from tpy.testing.loop_guard import LoopGuard
-from tpy.units import NS_PER_MS, NS_PER_S
+from tpy.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from tpy_data.engine.channels.channel import BatchJob
 from tpy_data.engine.requests.batch import Batch
 from tpy_data.executors.executor import Job
@@ -345,6 +346,33 @@ async def test_a_prefetched_request_that_was_cancelled_is_not_executed(autojump_
             await r.step()
         assert r.backend.begun == [0, 1, 2, 4, 5]
         assert [len(sink.responses) for sink in sinks] == [1, 1, 1, 0, 1, 1]
+
+
+async def test_a_batch_behind_another_begins_when_that_has_ended_not_when_the_loop_takes_notice(
+    autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
+    async with queued_rig() as r:
+        r.plane.observers.add(RequestObserver())
+        await r.warm()
+        await trio.sleep(1)  # 0 is no time of a batch
+        alone, *sinks = [r.submit(number) for number in range(3)]
+        await r.step()  # the two behind it are given together
+        assert alone.responses
+        assert len(r.instance.held) == 2
+        (before,) = r.plane.plane.statistics("m")
+        await trio.sleep(0.000_1)
+        r.instance.step_unnoticed()
+        await trio.sleep(0.000_2)
+        r.instance.step_unnoticed()
+        await trio.sleep(0.000_05)
+        r.instance.notice()
+        assert all(sink.responses for sink in sinks)
+        (after,) = r.plane.plane.statistics("m")
+    took = {
+        name: (getattr(after.inference, name).ns - getattr(before.inference, name).ns) // NS_PER_US
+        for name in ("success", "queue", "compute_input", "compute_infer", "compute_output")
+    }
+    assert took == {"success": 2 * 350, "queue": 0 + 100, "compute_input": 100 + 200, "compute_infer": 0, "compute_output": 0}
 
 
 class Walk:

@@ -92,7 +92,9 @@ class ProcessChannel:
     # Events of the instance
 
     def completed(self, batch: Batch, outcome: Outcome, following: Batch | None) -> None:
-        """As `BatchListener.completed`."""
+        """As `BatchListener.completed`. The instance began with the one behind it then, not when the Trio thread takes notice."""
+        if following is not None and following.notes_begin:
+            following.begin(batch.times.end_ns)
         self._events.append((batch, outcome, following))
 
     def failed(self, failure: InstanceFailure, held: Sequence[Batch]) -> None:
@@ -142,8 +144,6 @@ class ProcessChannel:
             self._finished.append(batch)
             if self._rule.is_due(batch, is_last=following is None):
                 self._is_report_due = True
-            if following is not None and following.notes_begin:
-                following.begin(self._clock.now_ns())
 
     def _fail(self, failure: InstanceFailure, held: Sequence[Batch]) -> None:
         if held:

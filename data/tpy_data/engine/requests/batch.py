@@ -174,11 +174,12 @@ class Batch(ExecutionBatch):
         return max(1, self.times.end_ns - self.times.start_ns) if self.is_executed else 0
 
     def execution(self) -> Execution:
-        """The times of a batch that was executed. What the backend did not say counts as inference."""
+        """The times of a batch that was executed: none is negative. What the backend did not say counts as inference."""
         times = self.times
         start_ns, end_ns = times.start_ns, times.end_ns
         input_end_ns, output_start_ns = times.input_end_ns, times.output_start_ns or end_ns
         if not start_ns <= input_end_ns <= output_start_ns <= end_ns:
+            end_ns = max(start_ns, end_ns)
             input_end_ns = min(max(input_end_ns, start_ns), end_ns)
             output_start_ns = min(max(output_start_ns, input_end_ns), end_ns)
         return Execution(start_ns, input_end_ns - start_ns, output_start_ns - input_end_ns, end_ns - output_start_ns)
