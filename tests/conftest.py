@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator, Generator
 import pytest
 import trio
 import trio.testing
+from hypothesis import HealthCheck, settings
 
 from tests.pace import at_pace
 from tpy.testing.loop_guard import STEP_CPU_NS_MAX, LoopGuard
 
-pytest_plugins = ["tests.time_limit"]
+pytest_plugins = ["tests.time_limit", "tests.workers"]
 
 # Images of Python set this. Each of a thousand servers and commands would compile all that it imports, and start twice as slowly.
 sys.dont_write_bytecode = False
@@ -28,6 +29,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# A machine with much else to do makes examples slowly: that is no fault of a test.
+settings.register_profile("tests", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("tests")
 
 LONGEST_FIRST = (
     "tests/docs/test_how_to",

@@ -2,10 +2,10 @@
 
 The limit is `--time-limit` seconds for setup, test and teardown; `@pytest.mark.time_limit(seconds)` sets another, 0 sets none. At
 the limit the stacks are written to stderr and into the report, and the test is cancelled, if Trio runs it; then it gets an
-exception. If nothing of that ends it, because it holds the interpreter or ignores both, the process is ended. A worker of
-pytest-xdist that ended is replaced, and its test is reported as the one that crashed it. Servers are ended to see their stacks;
-those that tests share are started anew for the next test. A machine with much else to do gives each test less of its time: then
-the limit is extended, a few times.
+exception. If nothing of that ends it, because it holds the interpreter or ignores both, the process is ended. A worker
+(`tests.workers`) that ended is replaced, and its test is reported as the one that ended it. Servers are ended to see their
+stacks; those that tests share are started anew for the next test. A machine with much else to do gives each test less of its
+time: then the limit is extended, a few times.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ class TimeLimit:
         self._late: dict[str, str] = {}
         self._stopped: set[str] = set()
         """Tests that reached their limit, until their teardown."""
-        signal.signal(signal.SIGALRM, _raise)
-        threading.Thread(target=self._watch, name="time limit", daemon=True).start()
+        self._process = 0
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -96,12 +95,14 @@ class TimeLimit:
             report.longrepr = f"{said}\n{report.longrepr or ''}"
         return report
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if hasattr(session.config, "workerinput"):
-            return  # a worker of pytest-xdist stays until the last one has finished; then it is ended
+    def pytest_sessionfinish(self) -> None:
         faulthandler.dump_traceback_later(self._exit_limit_s, exit=True, file=self._stderr)
 
     def _set(self, test: str | None, limit_s: float = 0.0) -> None:
+        if self._process != os.getpid():  # a worker that was forked has no thread yet
+            self._process = os.getpid()
+            signal.signal(signal.SIGALRM, _raise)
+            threading.Thread(target=self._watch, name="time limit", daemon=True).start()
         with self._changed:
             self._test = test
             self._expires_at = time.monotonic() + limit_s

@@ -61,7 +61,7 @@ class LossesMachine(RuleBasedStateMachine):
 
 
 TestLosses = LossesMachine.TestCase
-TestLosses.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLosses.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 def test_without_a_time_nothing_is_held() -> None:

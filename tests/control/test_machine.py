@@ -50,4 +50,4 @@ class ControlMachine(RuleBasedStateMachine):
 
 
 TestControlCore = ControlMachine.TestCase
-TestControlCore.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+TestControlCore.settings = settings(max_examples=30, stateful_step_count=40)

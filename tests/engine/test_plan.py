@@ -181,4 +181,4 @@ class World(RuleBasedStateMachine):
 
 
 TestWorld = World.TestCase
-TestWorld.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestWorld.settings = settings(max_examples=60, stateful_step_count=25)

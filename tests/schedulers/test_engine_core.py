@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -215,6 +215,4 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 TestEngineCore = EngineMachine.TestCase
-TestEngineCore.settings = settings(
-    max_examples=25, stateful_step_count=40, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestEngineCore.settings = settings(max_examples=25, stateful_step_count=40, database=None)

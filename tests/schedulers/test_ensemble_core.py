@@ -18,7 +18,7 @@ CHAIN = EnsembleGraph([GraphStep((0,), (1,)), GraphStep((1,), (2,))], inputs=[0]
 FLOW = EnsembleGraph([GraphStep((0,), (1,), decoupled=True), GraphStep((1,), (2,))], inputs=[0], outputs=[2], tensor_count=3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32))
 def test_histories(seed: int) -> None:
     run_history(Chance(seed))

@@ -5,7 +5,7 @@ The invariant and all checks are in fuzz/schedulers/trial.py; here Hypothesis ch
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -152,9 +152,7 @@ class DynamicMachine(SchedulerMachine):
         self.begin(DynamicCore(options), options)
 
 
-machine_settings = settings(
-    max_examples=25, stateful_step_count=40, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
+machine_settings = settings(max_examples=25, stateful_step_count=40, database=None)
 TestDefaultCore = DefaultMachine.TestCase
 TestDefaultCore.settings = machine_settings
 TestDynamicCore = DynamicMachine.TestCase

@@ -473,7 +473,7 @@ def test_a_model_of_a_fixed_shape_that_is_quick_with_one_pays_for_the_trials_onl
     assert loop.rows_per_s(OverlapTerms(), 10_000) >= 0.95 * loop.rows_per_s(None, 10_000)
 
 
-@settings(max_examples=15, deadline=None, database=None)
+@settings(max_examples=15, database=None)
 @given(
     clients=st.integers(1, 160),
     batch_us=st.sampled_from((0, 10, 100, 300, 1_000, 3_000, 10_000)),

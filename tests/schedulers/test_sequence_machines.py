@@ -5,7 +5,7 @@ The invariant and all checks are in fuzz/schedulers/sequence_trial.py; here Hypo
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -154,9 +154,7 @@ class OldestMachine(SequenceMachine):
         self.begin(options)
 
 
-machine_settings = settings(
-    max_examples=25, stateful_step_count=40, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
+machine_settings = settings(max_examples=25, stateful_step_count=40, database=None)
 TestDirectSequences = DirectMachine.TestCase
 TestDirectSequences.settings = machine_settings
 TestOldestSequences = OldestMachine.TestCase

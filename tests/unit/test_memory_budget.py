@@ -199,7 +199,7 @@ class Beside(RuleBasedStateMachine):
 
 
 TestBeside = Beside.TestCase
-TestBeside.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestBeside.settings = settings(max_examples=100, stateful_step_count=40)
 
 
 # Simulated traffic

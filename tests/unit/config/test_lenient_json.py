@@ -52,13 +52,13 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(VALUES)
 def test_what_is_standard_means_what_it_meant(value: Any) -> None:
     assert loads(json.dumps(value)) == value
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(VALUES)
 def test_a_comma_behind_the_last_member_changes_nothing(value: Any) -> None:
     assert loads(f'{{"a": {json.dumps(value, ensure_ascii=False)},}}') == {"a": value}
