@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fuzz.chance import Chance
 from fuzz.target import Target, Violation
-from tpy.config.rollout import RolloutPlan, RolloutStep
+from tpy.config.rollout import RolloutPlan, RolloutShadow, RolloutStep
 from tpy.units import NS_PER_S
 from tpy_data.engine.rollouts.core.rollout import Arm, Decision, RolloutCore, RolloutState
 
 _STEPS = (30, 60, 120)
-_RULES = ("new", "old", "failed", "advanced", "promoted", "rolled back", "late")
+_RULES = ("new", "old", "failed", "compared", "differs", "advanced", "promoted", "rolled back", "late")
 _INVARIANT = "a rollout's shares, steps and gates are those that its requests and the time give"
 
 
@@ -35,13 +35,18 @@ def _random_plan(chance: Chance) -> RolloutPlan:
         steps=tuple(RolloutStep(share, chance.choice((0, 1, 10))) for share in shares),
         max_error_percent=chance.choice((None, 0, 1, 10, 100)),
         min_requests=chance.choice((1, 2, 5, 20)),
+        shadow=RolloutShadow(chance.choice((1, 50, 100)), chance.choice((0, 1)), chance.choice((None, 0, 10, 100)))
+        if chance.random() < 0.5
+        else None,
     )
 
 
 def run_history(chance: Chance, core: RolloutCore) -> int:
     """Drive a core through a random history beside the naive model; returns the number of its steps."""
     plan, now_ns, since_ns, step, state = core.plan, 0, 0, 0, RolloutState.RUNNING
+    stages = [*([] if plan.shadow is None else [plan.shadow]), *plan.steps]
     new: list[bool] = []
+    compared: list[bool] = []
     chosen: list[Arm] = []
     rounds = 0
     for _ in chance.rounds(_STEPS):
@@ -63,21 +68,38 @@ def run_history(chance: Chance, core: RolloutCore) -> int:
                 state = RolloutState.ROLLED_BACK
                 chosen = []
                 chance.took("rolled back")
+        elif chance.random() < 0.5:
+            differs = chance.random() < 0.1
+            decision = core.answers_compared("differs" if differs else "")
+            due = False
+            if state is RolloutState.RUNNING and step < len(stages) and (shadow := stages[step]) is plan.shadow:
+                compared.append(differs)
+                most = shadow.max_disagreement_percent
+                due = differs and most is not None and sum(compared) * 100 > most * max(len(compared), plan.min_requests)
+                chance.took("differs" if differs else "compared")
+            _require(decision is not None, due, f"a decision at a comparison: {decision}")
+            if due:
+                state = RolloutState.ROLLED_BACK
+                chosen = []
+                chance.took("rolled back")
         else:
             now_ns += chance.choice((0, 1, NS_PER_S, 10 * NS_PER_S))
             decision = core.tick(now_ns)
-            seconds = plan.steps[step].seconds if step < len(plan.steps) else 0
-            is_time = now_ns - since_ns >= seconds * NS_PER_S
-            due = state is RolloutState.RUNNING and is_time and len(new) >= plan.min_requests
+            stage = stages[step] if step < len(stages) else stages[-1]
+            is_time = now_ns - since_ns >= stage.seconds * NS_PER_S
+            seen = compared if stage is plan.shadow else new
+            due = state is RolloutState.RUNNING and is_time and len(seen) >= plan.min_requests
             chance.took("late" if is_time and not due else "new")
             _require(decision is not None, due, f"a decision at {now_ns} ns: {decision}")
             if due:
-                step, since_ns, new, chosen = step + 1, now_ns, [], []
-                state = RolloutState.PROMOTED if step == len(plan.steps) else state
-                chance.took("promoted" if step == len(plan.steps) else "advanced")
+                step, since_ns, new, compared, chosen = step + 1, now_ns, [], [], []
+                state = RolloutState.PROMOTED if step == len(stages) else state
+                chance.took("promoted" if step == len(stages) else "advanced")
         _require(core.state, state, "the state")
         percent = {RolloutState.PROMOTED: 100.0, RolloutState.ROLLED_BACK: 0.0}.get(state)
-        share = plan.steps[step].percent if percent is None else percent
+        if percent is None:
+            percent = 0.0 if stages[step] is plan.shadow else stages[step].percent
+        share = percent
         _require(core.percent, share, "the share")
         _require(abs(sum(arm is Arm.NEW for arm in chosen) - len(chosen) * share / 100) <= 1, True, "shared out evenly")
     return rounds

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ MODEL = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+ALIKE = -1
+
 class TritonPythonModel:
     def initialize(self, args):
         self.version = int(args["model_version"])
@@ -44,12 +48,15 @@ class TritonPythonModel:
     def answer(self, x):
         if x == self.version:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"version {x} fails"))
-        return pb_utils.InferenceResponse([pb_utils.Tensor("VERSION", np.array([self.version], np.int32))])
+        answer = 7 if x == ALIKE else self.version
+        return pb_utils.InferenceResponse([pb_utils.Tensor("VERSION", np.array([answer], np.int32))])
 """
 
 PLAN: dict[str, Any] = {"steps": [{"percent": 50, "seconds": 0}], "min_requests": 20}
-FAILS, WORKS = 2, 0
-"""Inputs with which version 2 fails, and with which it does not."""
+FAILS, WORKS, ALIKE = 2, 0, -1
+"""Inputs with which version 2 fails, with which it does not, and with which it answers as version 1 does."""
+
+SHADOWED = {**PLAN, "shadow": {"percent": 50, "seconds": 0}}
 
 
 @contextmanager
@@ -78,7 +85,7 @@ def infer(server: ServerProcess, x: int, count: int, *, version: str = "") -> Co
             else:
                 named = answer.get_response()
                 named = named["model_version"] if isinstance(named, dict) else named.model_version
-                assert int(named) == answer.as_numpy("VERSION")[0]
+                assert answer.as_numpy("VERSION")[0] == (7 if x == ALIKE else int(named))
                 found[int(named)] += 1
     return found
 
@@ -151,6 +158,68 @@ def test_it_can_be_ended_by_hand(model: ModelFolder) -> None:
         assert rollout(server, "promote")["state"] == "promoted"
         assert infer(server, WORKS, 6) == {2: 6}
         assert rollout(server, "roll_back") == 404, "it is over"
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_version_that_answers_otherwise_is_rolled_back_before_it_answers(model: ModelFolder, processes: int) -> None:
+    model.config(CONFIG % json.dumps(SHADOWED))
+    with serving(model.path.parent, f"--frontend-processes={processes}") as server:
+        begin(server, model)
+        assert infer(server, ALIKE, 10) == {1: 10}
+        wait_until(lambda: rollout(server)["compared"] == 5, within_s=30)
+        status = rollout(server)
+        assert (status["state"], status["percent"], status["step"], status["steps"]) == ("running", 0, 1, 2)
+        assert (status["new"]["ended"], status["differed"]) == (5, 0)
+        assert infer(server, WORKS, 2) == {1: 2}, "its answers are not sent"
+        wait_until(lambda: rollout(server)["state"] == "rolled back", within_s=30)
+        assert infer(server, WORKS, 4) == {1: 4}
+        reason = "1 of 6 answers differ (16.7 %), more than 1 % of 20 may; the last one: output 'VERSION' [0] is 2, was 1"
+        assert rollout(server)["reason"] == reason
+        server.wait_log(re.escape(f"version 2 is rolled back, 1 gets all requests: {reason}"))
+
+
+def test_a_version_that_answers_alike_goes_on_to_the_first_step(model: ModelFolder) -> None:
+    model.config(CONFIG % json.dumps(SHADOWED))
+    with serving(model.path.parent) as server:
+        begin(server, model)
+        assert infer(server, ALIKE, 40) == {1: 40}
+        wait_until(lambda: rollout(server)["percent"] == 50, within_s=30)
+        server.wait_log(
+            "gets 50 % of the requests: 20 requests of the new version ended, 0 of them failed, 0 of 20 answers differ"
+        )
+        assert infer(server, WORKS, 10) == {1: 5, 2: 5}
+
+
+def test_the_command(model: ModelFolder) -> None:
+    with serving(model.path.parent) as server:
+        asked = ("rollout", "m", "-u", server.http)
+        outcome = run_tpy(*asked)
+        assert (outcome.code, outcome.out) == (1, "")
+        assert outcome.err == "tpy: error: HTTP 404: no version of model 'm' is rolled out\n"
+        begin(server, model)
+        outcome = run_tpy(*asked)
+        assert outcome.code == 0
+        assert outcome.out.startswith(
+            "m: version 2 gets 50 % of the requests, step 1 of 1; version 2: 0 ended, 0 failed, p99 0 ms; "
+        )
+        assert run_tpy(*asked, "--wait", "--promote").code == 1
+        outcome = run_tpy(*asked, "--roll-back", "--json")
+        assert (outcome.code, json.loads(outcome.out)["state"]) == (0, "rolled back")
+        outcome = run_tpy(*asked, "--wait")
+        assert (outcome.code, outcome.out) == (1, "m: version 2 is rolled back, version 1 gets all requests: as asked\n")
+        outcome = run_tpy(*asked, "--promote")
+        assert (outcome.code, outcome.out) == (0, "m: version 2 gets all requests: as asked\n")
+
+
+def test_the_command_waits_for_the_promotion(model: ModelFolder) -> None:
+    with serving(model.path.parent) as server:
+        begin(server, model)
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(run_tpy, "rollout", "m", "-u", server.http, "--wait")
+            wait_until(lambda: rollout(server) == 404 or (infer(server, WORKS, 10) and waiting.done()), within_s=60)
+            outcome = waiting.result(60)
+        assert outcome.code == 0, outcome.out
+        assert outcome.out.splitlines()[-1] == "m: version 2 gets all requests"
 
 
 def test_a_new_configuration_is_that_of_both_versions(model: ModelFolder) -> None:

@@ -6,16 +6,22 @@ import math
 import re
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import given, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tpy.config import ModelConfig
-from tpy.config.model_config import ModelParameter
-from tpy.config.rollout import RolloutPlan, RolloutStep, rollout_plan
+from tpy.config.model_config import ModelParameter, SequenceBatching, TransactionPolicy
+from tpy.config.rollout import RolloutPlan, RolloutShadow, RolloutStep, rollout_plan
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine.rollouts.core.rollout import Arm, RolloutCore, RolloutState
 
+WITH_SHADOW = RolloutPlan(
+    steps=(RolloutStep(1, 10), RolloutStep(10, 10), RolloutStep(50, 10)),
+    min_requests=20,
+    shadow=RolloutShadow(percent=50, seconds=10),
+)
 PLAN = RolloutPlan(steps=(RolloutStep(1, 10), RolloutStep(10, 10), RolloutStep(50, 10)), min_requests=20)
 
 
@@ -42,11 +48,28 @@ def test_a_plan_is_read_with_its_defaults() -> None:
         ('{"sticky": "user"}', "sticky is 'user', expected correlation_id, request_id or parameter:NAME"),
         ('{"max_p99_ms": 0}', "> 0"),
         ('{"min_requests": 0}', ">= 1"),
+        ('{"shadow": {"percent": 0}}', "> 0"),
+        ('{"shadow": {"rtol": -1}}', ">= 0"),
+        ('{"shadow": {"tolerance": 1}}', "unknown field `tolerance`"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=re.escape(reason)):
         parsed(text)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ModelConfig(name="m", model_transaction_policy=TransactionPolicy(decoupled=True)),
+        ModelConfig(name="m", sequence_batching=SequenceBatching()),
+    ],
+    ids=["decoupled", "sequences"],
+)
+def test_models_with_several_answers_or_states_have_no_shadow(config: ModelConfig) -> None:
+    config = msgspec.structs.replace(config, parameters={"rollout": ModelParameter(string_value='{"shadow": {}}')})
+    with pytest.raises(ValueError, match="this model is decoupled or has sequences"):
+        rollout_plan(config)
 
 
 @pytest.mark.parametrize("percent", [1, 10, 12.5, 50, 99, 100])
@@ -109,6 +132,20 @@ def test_a_slow_version_is_rolled_back_at_the_end_of_the_step(gates: dict[str, f
     assert reason in decision.reason
 
 
+def test_a_version_that_answers_otherwise_never_answers_a_request() -> None:
+    core = RolloutCore(WITH_SHADOW, 0)
+    assert (core.step, core.steps, core.percent) == (0, 4, 0.0)
+    assert sum(core.copies() for _ in range(100)) == 50
+    assert {core.choose() for _ in range(100)} == {Arm.OLD}
+    assert core.answers_compared("") is None
+    decision = core.answers_compared("output 'Y' [0] is 2, was 1")
+    assert decision is not None
+    assert (decision.state, decision.percent) == (RolloutState.ROLLED_BACK, 0.0)
+    assert decision.reason == "1 of 2 answers differ (50 %), more than 1 % of 20 may; the last one: output 'Y' [0] is 2, was 1"
+    assert not any(core.copies() for _ in range(100))
+    assert core.answers_compared("late") is None
+
+
 def test_a_restart_goes_on_with_its_step() -> None:
     core = RolloutCore(PLAN, 0, step=1)
     assert (core.step, core.percent) == (1, 10)
@@ -116,16 +153,35 @@ def test_a_restart_goes_on_with_its_step() -> None:
 
 
 class Beside(RuleBasedStateMachine):
-    """The core beside a model that keeps every request of the step."""
+    """The core beside a model that keeps every request of the step. Step -1 is that of the shadow."""
 
     def __init__(self) -> None:
         super().__init__()
         self.core = RolloutCore(PLAN, 0)
+        self.differences: list[bool] = []
         self.now_ns = 0
         self.since_ns = 0
         self.step: int | None = 0
         self.outcome = RolloutState.RUNNING
         self.new: list[tuple[bool, int]] = []
+
+    @initialize(shadow=st.booleans())
+    def has_a_shadow(self, shadow: bool) -> None:
+        if shadow:
+            self.core, self.step = RolloutCore(WITH_SHADOW, 0), -1
+
+    @rule(count=st.integers(1, 30), differs=st.booleans())
+    def answers_are_compared(self, count: int, differs: bool) -> None:
+        for number in range(count):
+            found = differs and number == 0
+            decision = self.core.answers_compared("differs" if found else "")
+            if self.outcome is RolloutState.RUNNING and self.step == -1:
+                self.differences.append(found)
+                if found and sum(self.differences) > 0.01 * max(len(self.differences), 20):
+                    self.outcome = RolloutState.ROLLED_BACK
+                    assert decision is not None
+                    continue
+            assert decision is None
 
     @rule(count=st.integers(1, 30), failed=st.booleans(), arm=st.sampled_from(Arm), latency_ns=st.integers(0, 10**10))
     def requests_end(self, count: int, failed: bool, arm: Arm, latency_ns: int) -> None:
@@ -145,7 +201,8 @@ class Beside(RuleBasedStateMachine):
     def time_goes_on(self, seconds: float) -> None:
         self.now_ns += int(seconds * NS_PER_S)
         decision = self.core.tick(self.now_ns)
-        due = self.now_ns - self.since_ns >= 10 * NS_PER_S and len(self.new) >= 20
+        seen = self.differences if self.step == -1 else self.new
+        due = self.now_ns - self.since_ns >= 10 * NS_PER_S and len(seen) >= 20
         if self.outcome is not RolloutState.RUNNING or not due:
             assert decision is None
             return
@@ -165,15 +222,16 @@ class Beside(RuleBasedStateMachine):
     def they_agree(self) -> None:
         assert self.core.state is self.outcome
         shares = {RolloutState.PROMOTED: 100.0, RolloutState.ROLLED_BACK: 0.0}
-        assert self.core.percent == shares.get(self.outcome, (1.0, 10.0, 50.0, 0.0)[self.step or 0])
+        assert self.core.percent == shares.get(self.outcome, (1.0, 10.0, 50.0, 0.0, 0.0)[self.step or 0])
+        assert self.outcome is not RolloutState.RUNNING or (self.core.shadow is not None) == (self.step == -1)
 
 
 TestBeside = Beside.TestCase
-TestBeside.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestBeside.settings = settings(max_examples=100, stateful_step_count=30)
 
 
 @given(st.lists(st.integers(0, 3600 * NS_PER_S), min_size=1, max_size=300))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_percentile_is_exact_within_half_a_percent(latencies: list[int]) -> None:
     core = RolloutCore(PLAN, 0)
     for each in latencies:

@@ -1,4 +1,4 @@
-"""`tpy`: serve, dev, init, import, infer, perf, analyze, top, explain, record, replay, check, doctor, demo, completion.
+"""`tpy`: serve, dev, init, import, infer, perf, analyze, top, explain, record, replay, rollout, check, doctor, demo, completion.
 
 Exit codes: 0 done; 1 wrong flags, a server that could not start or stop in order, or a repository with errors; 130 when a
 second Ctrl-C ended the server at once.

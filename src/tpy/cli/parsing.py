@@ -141,6 +141,7 @@ _ELSEWHERE = {
     "perf": "tpy.cli.perf.command:perf",
     "record": "tpy.cli.commands_of_recordings:record",
     "replay": "tpy.cli.commands_of_recordings:replay",
+    "rollout": "tpy.cli.rollout:rollout",
 }
 """Commands that are imported when they are asked for: a server does not need them."""
 

@@ -26,11 +26,24 @@ class RolloutStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: Annotated[float, msgspec.Meta(ge=0)] = 60.0
 
 
+class RolloutShadow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Before the first step, `percent` of the requests are also sent to the new version, for at least `seconds`, and its answers
+    are compared with those of the old one, never sent. Numbers agree as for NumPy's `isclose`: they differ by at most `atol` and
+    `rtol` times the old one; all else agrees if it is equal. Of the answers at most `max_disagreement_percent` may differ; None:
+    any number of them."""
+
+    percent: Annotated[float, msgspec.Meta(gt=0, le=100)] = 100.0
+    seconds: Annotated[float, msgspec.Meta(ge=0)] = 60.0
+    max_disagreement_percent: _Percent | None = 1.0
+    rtol: Annotated[float, msgspec.Meta(ge=0)] = 1e-3
+    atol: Annotated[float, msgspec.Meta(ge=0)] = 1e-5
+
+
 _STEPS: Final = (RolloutStep(1), RolloutStep(10), RolloutStep(50))
 
 
 class RolloutPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The steps before the new version gets everything, and the gates that it has to pass.
+    """The steps before the new version gets everything, and the gates that it has to pass. `shadow` comes before the steps.
 
     A step ends when its time is over and the new version has ended `min_requests` in it. The new version is given up as soon as
     more than `max_error_percent` of its requests have failed, of at least `min_requests`, and at the end of a step also where its
@@ -46,6 +59,7 @@ class RolloutPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_p99_ratio: Annotated[float, msgspec.Meta(gt=0)] | None = None
     min_requests: Annotated[int, msgspec.Meta(ge=1)] = 100
     sticky: str = ""
+    shadow: RolloutShadow | None = None
 
     @property
     def sticky_parameter(self) -> str | None:
@@ -59,7 +73,10 @@ _DECODER: Final = msgspec.json.Decoder(RolloutPlan)
 def rollout_plan(config: ModelConfig) -> RolloutPlan | None:
     """The plan of a model; None: it has none. Raises ValueError for one that cannot be, with the reason."""
     text = config.parameter(PARAMETER, "")
-    return _read(text) if text else None
+    plan = _read(text) if text else None
+    if plan is not None and plan.shadow is not None and (config.decoupled or config.sequence_batching is not None):
+        raise ValueError("shadow compares one answer with another; this model is decoupled or has sequences")
+    return plan
 
 
 @functools.lru_cache(maxsize=256)

@@ -148,7 +148,8 @@ class RolloutArm(msgspec.Struct, frozen=True, kw_only=True):
 
 class RolloutStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A rollout: `state` is "running", "promoted" or "rolled back", with the `reason`; the new version gets `percent` of the
-    requests without a version, in step `step` of `steps`."""
+    requests without a version, in step `step` of `steps`. `compared` requests of the present step were answered by both versions
+    for comparison, and the answers to `differed` of them were not the same."""
 
     model: str
     state: str
@@ -158,3 +159,5 @@ class RolloutStatus(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     old: RolloutArm
     new: RolloutArm
+    compared: int = 0
+    differed: int = 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,6 +25,7 @@ from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.rollouts import RolloutShare, rollout_families
 from tpy_data.engine.requests.handle import EngineHandle
 from tpy_data.engine.rollouts.core.rollout import Arm, Decision, RolloutCore, RolloutState
+from tpy_data.engine.rollouts.shadow import Shadows
 from tpy_data.engine.serving.served_copy import ServedCopy, next_copy_number
 from tpy_data.engine.serving.serving_table import Served, ServedModel, ServingTable
 
@@ -89,10 +91,16 @@ class Rollouts:
         self._decisions: Counter[tuple[ModelId, RolloutState]] = Counter()
         self._changed: set[ModelId] = set()
         self._woken = trio.Event()
+        self._shadows = Shadows()
         table.turn = self.turn
 
     async def run(self) -> None:
-        """Look at what is due, and keep what was decided. Runs until cancelled."""
+        """Look at what is due, compare answers, and keep what was decided. Runs until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._shadows.run)
+            await self._look()
+
+    async def _look(self) -> None:
         while True:
             now_ns = self._clock.now_ns()
             for model, known in tuple(self._models.items()):
@@ -139,7 +147,9 @@ class Rollouts:
         if known.core.state is RolloutState.ROLLED_BACK:
             return old, old.served_copy
         if known.split is None or (known.split.old, known.split.new) != (old.served_copy, newest.served_copy):
-            known.split = Split(old.served_copy, newest.served_copy, known.core, self._clock, self._noticer(model, known))
+            known.split = Split(
+                old.served_copy, newest.served_copy, known.core, self._clock, self._noticer(model, known), self._shadows
+            )
             known.differs = _difference(old.served_copy.description, newest.served_copy.description)
             if known.differs:
                 about = {"model": str(model), "new": newest.version, "reason": known.differs}
@@ -154,10 +164,12 @@ class Rollouts:
             state=core.state.value,
             percent=0.0 if known.differs else core.percent,
             step=core.step + 1,
-            steps=len(core.plan.steps),
+            steps=core.steps,
             reason=core.reason or known.differs,
             old=_arm(known.old, core, Arm.OLD),
             new=_arm(new.version, core, Arm.NEW),
+            compared=core.compared,
+            differed=core.differed,
         )
 
     def promote(self, model_name: str) -> RolloutStatus:
@@ -247,10 +259,16 @@ class Rollouts:
 class Split:
     """Two copies of a model, as one `tpy.services.ResolvedModel`: each request gets the one that the core chooses."""
 
-    __slots__ = ("_clock", "_core", "_decided", "copy", "description", "new", "old")
+    __slots__ = ("_clock", "_core", "_decided", "_shadows", "copy", "description", "new", "old")
 
     def __init__(
-        self, old: ServedCopy, new: ServedCopy, core: RolloutCore, clock: Clock, decided: Callable[[Decision], None]
+        self,
+        old: ServedCopy,
+        new: ServedCopy,
+        core: RolloutCore,
+        clock: Clock,
+        decided: Callable[[Decision], None],
+        shadows: Shadows,
     ) -> None:
         self.copy = next_copy_number()
         self.description = old.description
@@ -259,9 +277,12 @@ class Split:
         self._core = core
         self._clock = clock
         self._decided = decided
+        self._shadows = shadows
 
     def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
         """As `ResolvedModel.submit`."""
+        if self._core.copies() and self._shadows.takes(request):
+            return self._submit_to_both(request, sink)
         arm = self._core.choose(_key(self._core.plan, request))
         chosen = self.new if arm is Arm.NEW else self.old
         begun_ns = self._clock.now_ns()
@@ -280,6 +301,17 @@ class Split:
         """See ResolvedModel."""
         self.old.release()
         self.new.release()
+
+    def _submit_to_both(self, request: InferenceRequest, sink: ResponseSink) -> EngineHandle:
+        core, begun_ns = self._core, self._clock.now_ns()
+        assert core.shadow is not None
+        ended = [partial(self.ended, arm, begun_ns=begun_ns) for arm in (Arm.OLD, Arm.NEW)]
+        return self._shadows.submit(request, sink, (self.old, self.new), (ended[0], ended[1]), core.shadow, self._compared)
+
+    def _compared(self, difference: str) -> None:
+        decision = self._core.answers_compared(difference)
+        if decision is not None:
+            self._decided(decision)
 
     def ended(self, arm: Arm, error: TpyError | None, begun_ns: int) -> None:
         """A request is over."""

@@ -1,7 +1,8 @@
 """RolloutCore: which version a request gets while a new one is rolled out, and when that goes on, ends, or is taken back.
 
 Sans-IO: told of the requests' ends and of the time, it decides. One step follows the other; after the last one the new version
-has everything. All numbers of the gates are those of the present step.
+has everything. All numbers of the gates are those of the present step. A plan with a shadow has one step more, the first, in
+which the new version gets only copies of requests.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from tpy.config.rollout import RolloutPlan
+from tpy.config.rollout import RolloutPlan, RolloutShadow
 from tpy.telemetry.latencies import QuantileWindow, quantiles_of
 from tpy.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
@@ -67,23 +68,35 @@ class ArmCounts:
 
 
 class RolloutCore:
-    """One rollout. `step` is where it begins: a restarted server goes on with the step that it had."""
+    """One rollout. `step` is where it begins: a restarted server goes on with the step that it had. Of the present step,
+    `compared` answers of both versions to one request were compared, and `differed` of them were not the same."""
 
     def __init__(self, plan: RolloutPlan, now_ns: int, *, step: int = 0) -> None:
         self.plan = plan
         self.state = RolloutState.RUNNING
         self.reason = ""
-        self.step = min(step, len(plan.steps) - 1)
+        self.steps = len(plan.steps) + (plan.shadow is not None)
+        self.step = min(step, self.steps - 1)
         self.counts = {Arm.OLD: ArmCounts(), Arm.NEW: ArmCounts()}
+        self.compared = self.differed = 0
         self._since_ns = now_ns
         self._owed = 0.0
 
     @property
     def percent(self) -> float:
-        """The share of requests that the new version gets."""
+        """The share of requests that the new version answers."""
         if self.state is RolloutState.RUNNING:
-            return self.plan.steps[self.step].percent
+            return 0.0 if self.shadow is not None else self.plan.steps[self.step - self.steps].percent
         return 100.0 if self.state is RolloutState.PROMOTED else 0.0
+
+    @property
+    def shadow(self) -> RolloutShadow | None:
+        """What is compared in the present step; None: nothing."""
+        return self.plan.shadow if not self.step and self.state is RolloutState.RUNNING else None
+
+    def copies(self) -> bool:
+        """Whether the new version gets a copy of a request, too: of every n-th in a row."""
+        return self.shadow is not None and self._owe(self.shadow.percent)
 
     def choose(self, key: bytes | None = None) -> Arm:
         """The version for a request: for all of one `key` the same, and where the share grows none goes back. Without key every
@@ -92,11 +105,7 @@ class RolloutCore:
         if key is not None:
             share = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest()) / 2**32
             return Arm.NEW if share * 100 < percent else Arm.OLD
-        self._owed += percent
-        if self._owed < 100:
-            return Arm.OLD
-        self._owed -= 100
-        return Arm.NEW
+        return Arm.NEW if self._owe(percent) else Arm.OLD
 
     def ended(self, arm: Arm, *, failed: bool, latency_ns: int) -> Decision | None:
         """A request of this version has ended. The decision, if that makes one: the new version has failed too often."""
@@ -116,16 +125,37 @@ class RolloutCore:
             f"{counts.failed} of {counts.ended} requests failed ({share:.3g} %), more than {most:g} % of {of} may"
         )
 
+    def answers_compared(self, difference: str) -> Decision | None:
+        """Both versions have answered a copied request; `difference` is the first one, "" for none. The decision, if that makes
+        one: the versions disagree too often."""
+        shadow = self.shadow
+        if shadow is None:
+            return None
+        self.compared += 1
+        self.differed += bool(difference)
+        most = shadow.max_disagreement_percent
+        of = max(self.compared, self.plan.min_requests)
+        if not difference or most is None or self.differed * 100 <= most * of:
+            return None
+        share = 100 * self.differed / self.compared
+        return self.roll_back(
+            f"{self.differed} of {self.compared} answers differ ({share:.3g} %), more than {most:g} % of {of} may; "
+            f"the last one: {difference}"
+        )
+
     def tick(self, now_ns: int) -> Decision | None:
         """The decision that is due at this time."""
         if self.state is not RolloutState.RUNNING or now_ns < self._due_ns():
             return None
         new = self.counts[Arm.NEW]
-        if new.ended < self.plan.min_requests:
+        if (new.ended if self.shadow is None else self.compared) < self.plan.min_requests:
             return None
         if reason := self._too_slow():
             return self.roll_back(reason)
-        return self._advance(now_ns, f"{new.ended} requests of the new version ended, {new.failed} of them failed")
+        said = f"{new.ended} requests of the new version ended, {new.failed} of them failed"
+        return self._advance(
+            now_ns, said if self.shadow is None else f"{said}, {self.differed} of {self.compared} answers differ"
+        )
 
     def due_ns(self) -> int | None:
         """The time of the next look; None: nothing more will be decided."""
@@ -139,8 +169,17 @@ class RolloutCore:
         """The old version gets everything."""
         return self._end(RolloutState.ROLLED_BACK, reason)
 
+    def _owe(self, percent: float) -> bool:
+        """Returns whether it is the turn of this request, of which so many percent have one."""
+        self._owed += percent
+        if self._owed < 100:
+            return False
+        self._owed -= 100
+        return True
+
     def _due_ns(self) -> int:
-        return self._since_ns + int(self.plan.steps[self.step].seconds * NS_PER_S)
+        step = self.shadow or self.plan.steps[self.step - self.steps]
+        return self._since_ns + int(step.seconds * NS_PER_S)
 
     def _too_slow(self) -> str:
         """The reason why the latencies of the new version are none that it may have; "" where they are."""
@@ -154,10 +193,12 @@ class RolloutCore:
         return ""
 
     def _advance(self, now_ns: int, reason: str) -> Decision:
-        if self.step + 1 == len(self.plan.steps):
+        if self.step + 1 == self.steps:
             return self.promote(reason)
         self.step += 1
         self._since_ns = now_ns
+        self._owed = 0.0
+        self.compared = self.differed = 0
         self.counts = {Arm.OLD: ArmCounts(), Arm.NEW: ArmCounts()}
         return Decision(self.state, self.percent, reason)
 
