@@ -9,13 +9,10 @@ pytest-xdist has each worker collect for itself: on two cores with four workers 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import itertools
 import os
 import signal
-import sys
-import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
@@ -37,6 +34,10 @@ def groups_of(items: Sequence[pytest.Item], *, by_test: bool) -> tuple[list[Grou
     return list(alone.values()), list(others.values())
 
 
+class WorkerDone(BaseException):
+    """Raised in a worker that has run all that it was given: it goes on to the end of pytest, which reports nothing there."""
+
+
 class Worker:
     """A forked process, as the first process sees it. `left` are the tests of its group that have not ended. The descriptor `end`
     is readable when it has ended; its connection may be open longer, in servers that its tests forked."""
@@ -44,13 +45,13 @@ class Worker:
     def __init__(self, session: pytest.Session) -> None:
         self.left: deque[int] = deque()
         self.connection, theirs = Pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        session.config.get_terminal_writer().flush()  # else what waits there would be written twice
         first = os.getpid()
         self._pid = os.fork()
         if not self._pid:
             self.connection.close()
             _work(session, theirs, first)
+            raise WorkerDone
         theirs.close()
         self.end = os.pidfd_open(self._pid)
 
@@ -95,6 +96,8 @@ class Workers:
                 worker.connection.send(None)
             while self._workers:
                 self._workers.pop().close()
+        except WorkerDone:
+            self._workers.clear()
         finally:
             for worker in self._workers:
                 worker.kill()
@@ -172,28 +175,17 @@ class _Sender:
 
 
 def _work(session: pytest.Session, connection: Connection, first: int) -> None:
-    """Be a worker, just forked: does not return."""
-    status = 1
-    try:
-        plugins = session.config.pluginmanager
-        plugins.unregister(name="terminalreporter")
-        capture: Any = plugins.get_plugin("capturemanager")
-        if capture is not None:  # the files in which it keeps the output are the first process's
-            capture.stop_global_capturing()
-            capture.start_global_capturing()
-        plugins.register(_Sender(session.config, connection))
-        for group in _groups(connection, os.pidfd_open(first)):
-            _run(session, group)
-            connection.send(None)
-        session.config.hook.pytest_sessionfinish(session=session, exitstatus=0)
-        atexit._run_exitfuncs()
-        status = 0
-    except KeyboardInterrupt:
-        pass  # the first process was interrupted, too
-    except BaseException:
-        os.write(2, traceback.format_exc().encode())
-    finally:
-        os._exit(status)  # nothing of the first process goes on here, nor is its output written twice
+    """Run what the first process gives to this one, which was just forked."""
+    plugins = session.config.pluginmanager
+    plugins.unregister(name="terminalreporter")
+    capture: Any = plugins.get_plugin("capturemanager")
+    if capture is not None:  # the files in which it keeps the output are the first process's
+        capture.stop_global_capturing()
+        capture.start_global_capturing()
+    plugins.register(_Sender(session.config, connection))
+    for group in _groups(connection, os.pidfd_open(first)):
+        _run(session, group)
+        connection.send(None)
 
 
 def _groups(connection: Connection, first: int) -> Iterator[Group]:

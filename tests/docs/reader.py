@@ -225,7 +225,8 @@ class Reader:
         if self._server is not None and self._server.address("HTTPService") is not None:
             for command in ("demo", "infer"):
                 text = text.replace(f"tpy {command} ", f"tpy {command} --port {self._server.http.rpartition(':')[2]} ")
-            text = text.replace("tpy explain ", f"tpy explain --url {self._server.http} ")
+            for command in ("explain", "rollout"):
+                text = text.replace(f"tpy {command} ", f"tpy {command} --url {self._server.http} ")
             text = text.replace("tpy top ", f"tpy top --url {self._server.http} --metrics-url {self._server.metrics} ")
         return text
 

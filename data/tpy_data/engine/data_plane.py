@@ -232,6 +232,8 @@ class DataPlane:
         self.inference.require_live()
         if not model_name:
             return [(model, served) for model, versions in self._table.models() for served in versions.versions.values()]
+        if (aliased := self.inference.of_alias(model_name, version)) is not None:
+            model_name, version = aliased
         models = [(model, known.versions) for model in self._table.named(model_name) if (known := self._table.model(model))]
         if not models:
             raise InvalidArgument(f"requested model '{echo(model_name)}' is not available")

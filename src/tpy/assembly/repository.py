@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpy.errors import TpyError
+from tpy.errors import NotFound, TpyError
 from tpy.messages import IndexEntry, LoadRequest
 from tpy_control import ControlPlane
 from tpy_data.engine import DataPlane
@@ -28,6 +28,10 @@ class Repository:
 
     async def model_ready(self, model_name: str, version: int | None = None) -> bool:
         """See RepositoryService. Served, and ready in its own opinion where it has one."""
+        try:
+            model_name, version = self._data.inference.of_alias(model_name, version) or (model_name, version)
+        except NotFound:
+            return False
         if not await self._control.model_ready(model_name, version):
             return False
         try:

@@ -44,6 +44,7 @@ EXAMPLES = {
     "top": ("tpy top", "tpy top --once --sort p99"),
     "explain": ("tpy explain iris", "tpy explain iris --request 17"),
     "record": ("tpy record 'resnet*' --seconds 600", "tpy record --status", "tpy record --stop"),
+    "rollout": ("tpy rollout resnet50 --wait", "tpy rollout resnet50 --roll-back --url server:8000"),
     "replay": ("tpy replay recording.tpyrec --url staging:8000 --tolerance 1e-3", "tpy replay recording.tpyrec --speed max"),
     "analyze": ("tpy analyze resnet --model-repository models --latency-ms 20", "tpy analyze -f config.yaml"),
     "check": ("tpy check models", "tpy check --deep models"),
@@ -78,6 +79,7 @@ EXIT_CODES = """
 | 1 | a wrong flag (one line on standard error), a server that could not start or stop in order, a repository with errors |
 | 2 | `tpy perf`: a result is not stable |
 | 3 | `tpy perf`: requests failed, or the server was lost while it was measured |
+| 0, 1 | `tpy rollout`: the version is promoted, or still rolled out; it was rolled back, or nothing is rolled out |
 | 0, 1, 2 | `tpy replay`: all answers are equal; some differ; it could not be done to its end |
 | 130 | a second Ctrl-C ended the server at once; `tpy perf`: Ctrl-C ended the measurement |
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tpy.cli.importing.core.plan import Link, ModelPlan, Part, Plan, Unimportable
@@ -16,6 +17,7 @@ from tpy.cli.importing.core.tensorflow_serving import (
     read_models,
 )
 from tpy.cli.importing.tensorflow_serving import is_serving_source, plan_of_serving
+from tpy.config.aliases import aliases
 from tpy.config.model_config import VersionPolicy, VersionPolicyAll, VersionPolicyLatest, VersionPolicySpecific
 
 SAVED = frozenset({"saved_model.pb", "variables"})
@@ -101,11 +103,15 @@ def test_versions_become_links() -> None:
     assert "/store/m/N {model}/N/model.savedmodel" in model.steps[0]
 
 
-def test_labels_and_logs_are_named_as_lost() -> None:
-    served = ServedModel(name="m", base_path="/m", labels={"stable": 2}, logs=True)
-    model = only(planned(served, "2", names=SAVED | {"batching_params.pbtxt"}))
-    assert [part.source for part in model.lost] == ["version_labels: stable", "logging_config", "2/batching_params.pbtxt"]
-    assert "ask for m/versions/2" in model.lost[0].becomes
+def test_labels_are_aliases_and_logs_are_named_as_lost() -> None:
+    served = ServedModel(name="m", base_path="/m", labels={"stable": 2, "canary": 3}, logs=True)
+    model = only(planned(served, "2", "3", names=SAVED | {"batching_params.pbtxt"}))
+    assert aliases(model.config) == {"stable": 2, "canary": 3}
+    assert Part("version_labels: stable", "parameters.aliases: ask for m@stable") in model.carried
+    assert [part.source for part in model.lost] == ["logging_config", "3/batching_params.pbtxt"]
+    odd = only(planned(msgspec.structs.replace(served, labels={"über": 2}), "2"))
+    assert odd.lost[0].source == 'version_labels: {"über":2}'
+    assert not odd.config.parameters
 
 
 def test_batching_parameters() -> None:

@@ -212,7 +212,11 @@ class Rollouts:
             core.roll_back(kept.reason)
         else:
             about = {"model": str(model), "new": new.version, "old": old.version, "percent": core.percent}
-            _log.info("model '%(model)s': version %(new)s gets %(percent)g %% of the requests, version %(old)s the others", about)
+            text = "model '%(model)s': version %(new)s gets %(percent)g %% of the requests, version %(old)s the others"
+            if core.shadow is not None:
+                about["percent"] = core.shadow.percent
+                text = "model '%(model)s': version %(new)s gets copies of %(percent)g %% of the requests, version %(old)s answers"
+            _log.info(text, about)
         self._change(model)
 
     def _went(self, model: ModelId, known: _Model, newest: Served) -> None:

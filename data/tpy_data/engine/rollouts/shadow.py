@@ -73,7 +73,7 @@ class Shadows:
             await self._woken.wait()
 
     def takes(self, request: InferenceRequest) -> bool:
-        """Whether a request can be copied: few are at the moment, and its inputs are small and stay as they are."""
+        """Returns whether a request can be copied: few are at the moment, and its inputs are small and stay as they are."""
         if self._open >= ROLLOUT_COPIES_MAX or request.residency is not None or request.sequence is not None:
             return False
         return _is_small(request.inputs)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tpy.clock import Clock
 from tpy.config import ModelConfig
+from tpy.config.aliases import aliased_version, split_alias
 from tpy.config_forms import ConfigForms
 from tpy.echo import echo
 from tpy.errors import AmbiguousName, InvalidArgument, NotFound, ServerNotReady, TpyError, Unavailable
@@ -42,7 +43,19 @@ class EngineInference:
             found = model.resolved.get(version)
             if found is not None:
                 return found
+        if (aliased := self.of_alias(model_name, version)) is not None:
+            return self.resolve(*aliased)
         return self._resolve_for_sequences(model_name, version)
+
+    def of_alias(self, model_name: str, version: int | None) -> tuple[str, int] | None:
+        """The model and version that MODEL@ALIAS stands for; None: it is the name of a model. Raises NotFound for an alias that
+        the model does not have."""
+        found = split_alias(model_name) if version is None and model_name not in self._table.by_name else None
+        model = None if found is None else self._table.by_name.get(found[0])
+        if found is None or model is None or model.newest is None:
+            return None
+        of = aliased_version(model.newest.served_copy.config, found[1])
+        return None if of is None else (found[0], of)
 
     def refuse_everything(self) -> None:
         """Answer everything with "Server not ready" from now on."""
@@ -65,6 +78,8 @@ class EngineInference:
         """As `InferenceService.ready_versions`."""
         model = self._table.by_name.get(model_name)
         if model is None:
+            if (aliased := self.of_alias(model_name, None)) is not None:
+                return tuple(each for each in self.ready_versions(aliased[0]) if each == aliased[1])
             self._require_known(model_name)
             return ()
         return tuple(number for number, served in model.versions.items() if served.ready)
@@ -73,7 +88,7 @@ class EngineInference:
         """True when a version that is served says itself that it is ready. Raises as `resolve`."""
         served = self._find(model_name, version)
         if not served.ready:
-            raise self._why_not(model_name, version)
+            raise self._why_not(served.id.name, served.version)
         return await served.check_ready()
 
     def _resolve_for_sequences(self, model_name: str, version: int | None) -> LiveSequencesOnly:
@@ -94,6 +109,8 @@ class EngineInference:
             served = model.newest if version is None else model.versions.get(version)
             if served is not None and served.accepts:
                 return served
+        elif (aliased := self.of_alias(model_name, version)) is not None:
+            return self._find(*aliased)
         error = self._why_not(model_name, version)
         if model is not None:  # switched in, while its instances are started again
             served = model.versions.get(max(model.versions) if version is None else version)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tpy.config import describe, not_ready_after, on_demand, rollout
+from tpy.config import aliases, describe, not_ready_after, on_demand, rollout
 from tpy.config.histograms import DEFAULT_BUCKETS
 from tpy.config.instance_groups import check_instance_groups
 from tpy.config.known_backends import PLATFORMS_OF_BACKEND, TENSORRT_PLAN
@@ -130,6 +130,7 @@ def validate(config: ModelConfig, *, source: Source = NO_SOURCE, complete: bool 
     _check_missing_outputs(report)
     _check_not_ready_after(report)
     _check_rollout(report)
+    _check_aliases(report)
     _check_load(report)
     _check_request_timeout(report)
     _check_metrics(report)
@@ -201,6 +202,12 @@ def _check_rollout(report: Report) -> None:
     if plan is not None and policy is not None and policy.latest is not None and policy.latest.num_versions < 2:
         text = "a rollout needs two versions, and this keeps the newest one only: every new version gets all requests at once"
         report.warning("version_policy", text)
+
+
+def _check_aliases(report: Report) -> None:
+    if aliases.aliases(report.config) is None:
+        text = f"unexpected value of parameter {aliases.PARAMETER} for {report.config.name}: no version has an alias by it"
+        report.warning(f"parameters[{aliases.PARAMETER}]", f"{text}, which expects {aliases.EXPECTED}")
 
 
 def _check_load(report: Report) -> None:

@@ -91,11 +91,11 @@ class RolloutCore:
 
     @property
     def shadow(self) -> RolloutShadow | None:
-        """What is compared in the present step; None: nothing."""
+        """The comparison that the present step is; None: it is another one."""
         return self.plan.shadow if not self.step and self.state is RolloutState.RUNNING else None
 
     def copies(self) -> bool:
-        """Whether the new version gets a copy of a request, too: of every n-th in a row."""
+        """Returns whether the new version gets a copy of a request, too: of every n-th in a row."""
         return self.shadow is not None and self._owe(self.shadow.percent)
 
     def choose(self, key: bytes | None = None) -> Arm:

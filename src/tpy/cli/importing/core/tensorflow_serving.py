@@ -9,10 +9,11 @@ import msgspec
 
 from tpy.cli.importing.core.plan import Link, ModelPlan, Part, Plan, Unimportable, require_name
 from tpy.cli.importing.core.serving_protos import parse
-from tpy.config import ModelConfig
+from tpy.config import ModelConfig, aliases
 from tpy.config.model_config import (
     DynamicBatching,
     InstanceGroup,
+    ModelParameter,
     QueuePolicy,
     VersionPolicy,
     VersionPolicyAll,
@@ -156,10 +157,17 @@ def _model(model: ServedModel, base: BasePath, batching: Batching | None, others
     carried = [Part(f"{base.folder}/{folder}", f"{version}/model.savedmodel, a link") for version, folder in versions.items()]
     if model.policy is not None:
         carried.append(Part("model_version_policy", "version_policy"))
-    lost = [
-        Part(f"version_labels: {label}", f"tpy has no labels: ask for {name}/versions/{version}")
-        for label, version in sorted(model.labels.items())
-    ]
+    labels = msgspec.json.encode(model.labels, order="sorted").decode()
+    labelled = msgspec.structs.replace(config, parameters={aliases.PARAMETER: ModelParameter(string_value=labels)})
+    lost: list[Part] = []
+    if model.labels and aliases.aliases(labelled) is None:
+        lost.append(Part(f"version_labels: {labels}", f"parameters.{aliases.PARAMETER} is {aliases.EXPECTED}"))
+    elif model.labels:
+        config = labelled
+        carried += [
+            Part(f"version_labels: {label}", f"parameters.{aliases.PARAMETER}: ask for {name}@{label}")
+            for label in sorted(model.labels)
+        ]
     if model.logs:
         lost.append(Part("logging_config", "requests are recorded by tpy record"))
     if per_model := [folder for folder in versions.values() if "batching_params.pbtxt" in base.versions[folder]]:
