@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 import re
 
 import hypothesis.strategies as st
@@ -144,6 +146,27 @@ def test_a_version_that_answers_otherwise_never_answers_a_request() -> None:
     assert decision.reason == "1 of 2 answers differ (50 %), more than 1 % of 20 may; the last one: output 'Y' [0] is 2, was 1"
     assert not any(core.copies() for _ in range(100))
     assert core.answers_compared("late") is None
+
+
+def test_a_version_that_fails_one_request_in_twenty_costs_few_of_them() -> None:
+    """A thousand rollouts: all end, after two failures of the first hundred requests that it got, or few more of more."""
+    chance = random.Random(1)
+    plan = RolloutPlan(steps=(RolloutStep(10, 60), RolloutStep(50, 60)))
+    seen, failed = [], []
+    for _ in range(1000):
+        core = RolloutCore(plan, 0)
+        for number in itertools.count():
+            arm = core.choose()
+            core.ended(arm, failed=arm is Arm.NEW and chance.random() < 0.05, latency_ns=1)
+            core.tick(number * NS_PER_S // 100)
+            if core.state is not RolloutState.RUNNING:
+                break
+        assert core.state is RolloutState.ROLLED_BACK
+        seen.append(core.counts[Arm.NEW].ended)
+        failed.append(core.counts[Arm.NEW].failed)
+        assert failed[-1] <= 0.01 * max(seen[-1], 100) + 1, "no more than its share"
+    assert sum(failed) / 1000 < 2.1
+    assert sorted(seen)[500] < 100, "most are over before the gate has its hundred requests"
 
 
 def test_a_restart_goes_on_with_its_step() -> None:
