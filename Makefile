@@ -243,6 +243,7 @@ check: $(SETUP) ## formatting, lint, types, import directions, generated files, 
 	try $(BIN)/python proto/generate.py --check; \
 	try diff <($(BIN)/python -m tpy.cli.reference) docs/reference/command-line.md; \
 	try $(BIN)/python docs/pictures --check; \
+	try $(BIN)/python docs/zh/translations.py --check; \
 	try $(BIN)/python -m pytest $(LINT_TESTS); \
 	for each in "$${failed[@]}"; do echo "failed: $$each"; done; test $${#failed[@]} = 0
 
@@ -250,9 +251,10 @@ format: $(SETUP) ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	status=0; $(BIN)/ruff check --fix . || status=$$?; $(BIN)/ruff format .; exit $$status
 
-docs: $(SETUP) ## write the generated reference pages and pictures
+docs: $(SETUP) ## write the generated reference pages and pictures, and the code of the Chinese pages
 	$(BIN)/python -m tpy.cli.reference > docs/reference/command-line.md
 	$(BIN)/python docs/pictures
+	$(BIN)/python docs/zh/translations.py
 
 man: $(SETUP) ## write manual pages of the commands to build/man/man1: man -M build/man tpy-serve
 	$(BIN)/python -m tpy.cli.man build/man/man1

@@ -18,7 +18,14 @@ from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).parents[2]
 
-FOLDERS = {"Tutorial": "tutorial", "How-to": "how-to", "Reference": "reference", "Explanation": "explanation", "Decisions": "adr"}
+FOLDERS = {
+    "Tutorial": "tutorial",
+    "How-to": "how-to",
+    "Reference": "reference",
+    "Explanation": "explanation",
+    "Decisions": "adr",
+    "中文": "zh",
+}
 
 OUTSIDE = {
     "README.md": "project/readme.md",

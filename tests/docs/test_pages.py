@@ -20,7 +20,7 @@ ALL = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "benchmarks" / "README.md",
     ROOT / "fuzz" / "README.md",
-    *pages("docs", "docs/tutorial", "docs/how-to", "docs/reference", "docs/explanation", "docs/adr"),
+    *pages("docs", "docs/tutorial", "docs/how-to", "docs/reference", "docs/explanation", "docs/adr", "docs/zh"),
 ]
 
 
