@@ -21,6 +21,7 @@ IN_ONE_THREAD = {
     "src/tpy/cli/infer.py": _ONE,
     "src/tpy/cli/init/sources.py": _ONE,
     "src/tpy/cli/record.py": _ONE,
+    "src/tpy/cli/rollout.py": _ONE,
     "src/tpy/flag.py": _ONE,
     "src/tpy/frontend_process.py": _ONE,
     "src/tpy/frontends/access/config.py": "at the start, and by the one task that reloads it",

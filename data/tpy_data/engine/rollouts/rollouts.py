@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -25,9 +26,11 @@ from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.rollouts import RolloutShare, rollout_families
 from tpy_data.engine.requests.handle import EngineHandle
 from tpy_data.engine.rollouts.core.rollout import Arm, Decision, RolloutCore, RolloutState
-from tpy_data.engine.rollouts.shadow import Shadows
 from tpy_data.engine.serving.served_copy import ServedCopy, next_copy_number
 from tpy_data.engine.serving.serving_table import Served, ServedModel, ServingTable
+
+if TYPE_CHECKING:
+    from tpy_data.engine.rollouts.shadow import Shadows
 
 _log = logging.getLogger(__name__)
 
@@ -91,13 +94,13 @@ class Rollouts:
         self._decisions: Counter[tuple[ModelId, RolloutState]] = Counter()
         self._changed: set[ModelId] = set()
         self._woken = trio.Event()
-        self._shadows = Shadows()
+        self._shadows: Shadows | None = None
+        self._nursery: trio.Nursery | None = None
         table.turn = self.turn
 
     async def run(self) -> None:
         """Look at what is due, compare answers, and keep what was decided. Runs until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._shadows.run)
+        async with trio.open_nursery() as self._nursery:
             await self._look()
 
     async def _look(self) -> None:
@@ -148,7 +151,7 @@ class Rollouts:
             return old, old.served_copy
         if known.split is None or (known.split.old, known.split.new) != (old.served_copy, newest.served_copy):
             known.split = Split(
-                old.served_copy, newest.served_copy, known.core, self._clock, self._noticer(model, known), self._shadows
+                old.served_copy, newest.served_copy, known.core, self._clock, self._noticer(model, known), self._copying
             )
             known.differs = _difference(old.served_copy.description, newest.served_copy.description)
             if known.differs:
@@ -230,6 +233,16 @@ class Rollouts:
         known.old, known.new, known.core, known.split, known.kept = newest.version, None, None, None, None
         self._change(model)
 
+    def _copying(self) -> Shadows:
+        """The part that copies requests, begun when the first one is to be copied."""
+        if self._shadows is None:
+            from tpy_data.engine.rollouts.shadow import Shadows  # most servers have none
+
+            assert self._nursery is not None
+            self._shadows = Shadows()
+            self._nursery.start_soon(self._shadows.run)
+        return self._shadows
+
     def _noticer(self, model: ModelId, known: _Model) -> Callable[[Decision], None]:
         return lambda decision: self._decided(model, known, decision)
 
@@ -263,7 +276,7 @@ class Rollouts:
 class Split:
     """Two copies of a model, as one `tpy.services.ResolvedModel`: each request gets the one that the core chooses."""
 
-    __slots__ = ("_clock", "_core", "_decided", "_shadows", "copy", "description", "new", "old")
+    __slots__ = ("_clock", "_copying", "_core", "_decided", "copy", "description", "new", "old")
 
     def __init__(
         self,
@@ -272,7 +285,7 @@ class Split:
         core: RolloutCore,
         clock: Clock,
         decided: Callable[[Decision], None],
-        shadows: Shadows,
+        copying: Callable[[], Shadows],
     ) -> None:
         self.copy = next_copy_number()
         self.description = old.description
@@ -281,11 +294,11 @@ class Split:
         self._core = core
         self._clock = clock
         self._decided = decided
-        self._shadows = shadows
+        self._copying = copying
 
     def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
         """As `ResolvedModel.submit`."""
-        if self._core.copies() and self._shadows.takes(request):
+        if self._core.copies() and self._copying().takes(request):
             return self._submit_to_both(request, sink)
         arm = self._core.choose(_key(self._core.plan, request))
         chosen = self.new if arm is Arm.NEW else self.old
@@ -310,7 +323,7 @@ class Split:
         core, begun_ns = self._core, self._clock.now_ns()
         assert core.shadow is not None
         ended = [partial(self.ended, arm, begun_ns=begun_ns) for arm in (Arm.OLD, Arm.NEW)]
-        return self._shadows.submit(request, sink, (self.old, self.new), (ended[0], ended[1]), core.shadow, self._compared)
+        return self._copying().submit(request, sink, (self.old, self.new), (ended[0], ended[1]), core.shadow, self._compared)
 
     def _compared(self, difference: str) -> None:
         decision = self._core.answers_compared(difference)

@@ -88,7 +88,7 @@ class EngineInference:
         """True when a version that is served says itself that it is ready. Raises as `resolve`."""
         served = self._find(model_name, version)
         if not served.ready:
-            raise self._why_not(served.id.name, served.version)
+            raise self._why_not(served.id.name, version)
         return await served.check_ready()
 
     def _resolve_for_sequences(self, model_name: str, version: int | None) -> LiveSequencesOnly:
