@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,27 +19,48 @@ _DEVELOPERS = ("bench", "dev", "fuzz", "page", "release", "site")
 """Extras that nobody has who runs a server."""
 
 
+_GLIBC = "2.28"
+"""The oldest of machines of another kind that libraries are made for: that of manylinux_2_28."""
+
+
+def _compile_for(machine: str, scratch: Path) -> None:
+    """Have the compilers of this process make libraries for another kind of machine: zig's, from PyPI, which bring its C library.
+    Headers of Python and NumPy are those of this machine: both are Linux with 64 bits."""
+    for variable, name in (("CC", "cc"), ("CXX", "c++")):
+        command = scratch / name
+        command.write_text(
+            f'#!/bin/sh\nexec {sys.executable} -m ziglang {name} -target {machine}-linux-gnu.{_GLIBC} -g0 -s "$@"\n'
+        )
+        command.chmod(0o755)
+        os.environ[variable] = str(command)
+
+
 class CustomBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Write the SBOM. Build the library, and have it put into the wheel, where the environment asks for that."""
+        """Write the SBOM. Build the libraries, and have them put into the wheel, where the environment asks for that: for this
+        kind of machine by `1`, for another one by its name (`aarch64`)."""
         self._scratch = tempfile.TemporaryDirectory(prefix="tpy-wheel-")
         sbom = Path(self._scratch.name) / _SBOM
         sbom.write_text(json.dumps(self._sbom(), indent=1) + "\n")
         build_data["sbom_files"].append(os.path.relpath(sbom, self.root))
-        if not os.environ.get("TPY_WHEEL_WITH_LIBRARY"):
+        wanted = os.environ.get("TPY_WHEEL_WITH_LIBRARY")
+        if not wanted:
             return
+        machine = platform.machine() if wanted == "1" else wanted
         sys.path[:0] = [f"{self.root}/src", f"{self.root}/data"]
         from tpy.hot import build as codec
         from tpy_data.native import building
 
-        built = Path(self._scratch.name) / building.source_hash()
+        if machine != platform.machine():
+            _compile_for(machine, Path(self._scratch.name))
+        built = Path(self._scratch.name) / building.source_hash(machine)
         building.build(built)
         # For the version of Python that builds the wheel; under others the codec is Python.
-        library = codec.build(Path(self._scratch.name))
+        library = codec.build(Path(self._scratch.name), machine)
         build_data["force_include"][str(library)] = f"tpy/hot/{library.name}"
         build_data["pure_python"] = False
         # `make wheel` replaces `linux` by the manylinux tag that the libraries' symbols allow.
-        build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"py3-none-linux_{machine}"
         build_data["force_include"][str(built)] = f"tpy_data/native/{building.PREBUILT.name}/{built.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

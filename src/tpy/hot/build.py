@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -20,11 +21,9 @@ import numpy as np
 
 HERE: Final = Path(__file__).parent
 SOURCE: Final = HERE / "_codec.pyx"
-LIBRARY_NAME: Final = f"_codec{sysconfig.get_config_var('EXT_SUFFIX')}"
-
 _COMPILERS: Final = ("g++", "c++", "clang++")
 _FLAGS: Final = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wno-deprecated-declarations")
-_SECONDS_MAX: Final = 300
+_SECONDS_MAX: Final = 900  # zig makes its C++ library first
 
 
 class NotBuilt(Exception):
@@ -42,8 +41,15 @@ def compiler() -> str | None:
     return shutil.which(named) if named else next(filter(None, map(shutil.which, _COMPILERS)), None)
 
 
-def build(folder: Path) -> Path:
-    """Build the library in `folder`, where it is there whole or not at all. Raises NotBuilt."""
+def library_name(machine: str) -> str:
+    """Returns the name under which this version of Python finds the library on such a machine."""
+    return f"_codec{sysconfig.get_config_var('EXT_SUFFIX')}".replace(platform.machine(), machine)
+
+
+def build(folder: Path, machine: str = platform.machine()) -> Path:
+    """Build the library in `folder`, where it is there whole or not at all, with a compiler for this kind of machine. Raises
+    NotBuilt."""
+    name = library_name(machine)
     command = compiler()
     if command is None:
         raise NotBuilt("no C++ compiler (apt-get install g++)")
@@ -52,16 +58,16 @@ def build(folder: Path) -> Path:
     except metadata.PackageNotFoundError:
         raise NotBuilt("no Cython (pip install cython)") from None
     with tempfile.TemporaryDirectory(prefix="tpy-codec-") as scratch:
-        generated, built = Path(scratch) / "_codec.cpp", Path(scratch) / LIBRARY_NAME
+        generated, built = Path(scratch) / "_codec.cpp", Path(scratch) / name
         _run(f"Cython {version}", sys.executable, "-m", "cython", "--cplus", "-3", str(SOURCE), "-o", str(generated))
         includes = (f"-I{sysconfig.get_paths()['include']}", f"-I{np.get_include()}")
         defined = (f'-DTPY_CODEC_SOURCE="{source_hash()}"', "-DNPY_NO_DEPRECATED_API=NPY_1_7_API_VERSION")
         same_anywhere = f"-ffile-prefix-map={scratch}=."  # or the folder's name would be in the library
         _run(command, command, *_FLAGS, same_anywhere, *defined, *includes, str(generated), "-o", str(built))
-        partial = folder / f".{LIBRARY_NAME}.{os.getpid()}"
+        partial = folder / f".{name}.{os.getpid()}"
         shutil.copy(built, partial)
-        partial.replace(folder / LIBRARY_NAME)  # a running server keeps the one that it has
-    return folder / LIBRARY_NAME
+        partial.replace(folder / name)  # a running server keeps the one that it has
+    return folder / name
 
 
 def _run(name: str, *command: str) -> None:
