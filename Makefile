@@ -148,6 +148,14 @@ TORCHSERVE_PIP := .torchserve/bin/python -m pip --disable-pip-version-check -q i
 test-torchserve: $(SETUP) .torchserve/.setup ## TorchServe itself beside what tpy import makes of the same archives, which this installs: the same answers
 	$(BIN)/python -m tests.steadily tests/torchserve || test $$? = 5 # 5: all skipped
 
+.aarch64/.setup: release/aarch64.sh pyproject.toml constraints.txt
+	rm -rf .aarch64
+	release/aarch64.sh .aarch64 constraints.txt $(BIN)/python $$($(BIN)/python -c "import tomllib; print(*(each.replace(' ', '') for each in tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies']))")
+	touch $@
+
+test-aarch64: $(VENV)/.tpy-release-setup .aarch64/.setup ## the wheel for aarch64 in Debian's Python for it, by qemu, which this installs (as root)
+	$(BIN)/python -m pytest tests/release/test_aarch64.py
+
 RESTARTS ?= 100
 
 test-rollout: $(SETUP) ## rolling restarts of servers behind HAProxy and nginx under load, without a failed request: make test-rollout RESTARTS=20

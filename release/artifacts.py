@@ -28,7 +28,8 @@ MACHINES = ("1", "aarch64")
 
 def build_twice(root: Path, to: Path, machines: Sequence[str] = MACHINES) -> list[Path]:
     """Build the files of the commit that `root` is at into the folder `to`, with their checksums and a statement of what they
-    were made of: also wheels with compiled parts for these kinds of machines. Returns the files. Raises Refused if a second build has other bytes, or a check finds fault with them."""
+    were made of: also wheels with compiled parts for these kinds of machines. Returns the files. Raises Refused if a second build
+    has other bytes, or a check finds fault with them."""
     commit = _git(root, "rev-parse", "HEAD")
     with tempfile.TemporaryDirectory(prefix="tpy-release-") as scratch:
         builds = [_build(root, commit, Path(scratch) / name, machines) for name in ("first", "again")]
