@@ -14,6 +14,10 @@ for name in python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libc6 
 done
 for each in "$folder"/debs/*.deb; do dpkg -x "$each" "$folder/root"; done
 platforms=$(for glibc in 17 24 26 27 28; do printf -- '--platform manylinux_2_%s_aarch64 ' $glibc; done)
-# shellcheck disable=SC2086 # several words
-"$python" -m pip install -q --disable-pip-version-check --target "$folder/site" $platforms --platform manylinux2014_aarch64 --python-version 3.11 \
-    --only-binary=:all: -c "$constraints" "$@" 2> /dev/null
+install() {
+    # shellcheck disable=SC2086 # several words
+    "$python" -m pip install -q --disable-pip-version-check --target "$folder/site" $platforms --platform manylinux2014_aarch64 \
+        --python-version 3.11 --only-binary=:all: "$@" 2> /dev/null
+}
+install -c "$constraints" flatbuffers packaging "$@"
+install --no-deps onnxruntime==1.24.1 # newer ones end with a segmentation fault in qemu 7.2, on import

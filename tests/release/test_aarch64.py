@@ -15,6 +15,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
 from release.__main__ import main
+from tests.backends import onnx_models
 from tests.e2e.repositories import ModelFolder
 from tests.e2e.server import ServerProcess
 
@@ -80,8 +81,9 @@ library.host()
     assert done.stdout == "aarch64 native True\n", done.stderr
 
 
-def test_both_protocols_serve_a_python_model(python: Path, tmp_path: Path) -> None:
+def test_both_protocols_serve_models_of_python_and_onnx(python: Path, tmp_path: Path) -> None:
     ModelFolder(tmp_path / "models", "twice").config(CONFIG).python(MODEL)
+    ModelFolder(tmp_path / "models", "affine").config('backend: "onnxruntime"').file("1/model.onnx", onnx_models.affine(2.0, 1.0))
     launcher = ("sh", "-c", f'shift; exec {shlex.quote(str(python))} "$@"', "sh")  # in place of the Python that it is given
     with ServerProcess(repositories=[tmp_path / "models"], launcher=launcher) as server:
         for kind, address in ((triton_http, server.http), (triton_grpc, server.grpc)):
@@ -89,4 +91,7 @@ def test_both_protocols_serve_a_python_model(python: Path, tmp_path: Path) -> No
                 given = kind.InferInput("X", [1, 4], "FP32")
                 given.set_data_from_numpy(np.arange(4, dtype=np.float32).reshape(1, 4))
                 assert client.infer("twice", [given]).as_numpy("Y").tolist() == [[0.0, 2.0, 4.0, 6.0]]
+                row = kind.InferInput("INPUT", [1, 3], "FP32")
+                row.set_data_from_numpy(np.ones((1, 3), np.float32))
+                assert client.infer("affine", [row]).as_numpy("OUTPUT").tolist() == [[3.0, 3.0, 3.0]]
         assert "runs on aarch64" in server.log
