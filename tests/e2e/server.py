@@ -43,7 +43,8 @@ _SERVE = ("-m", "tpy", "serve")
 
 _MODEL_FAILURE = re.compile(
     r"""(?:(?:\]|"message":) "|^\d\d:\d\d:\d\d ERROR   )"""
-    r"""[^"\s]+: (?:(?:import of the model|auto_complete_config|initialize|execute|finalize|load|close) failed|the handler .*) """
+    r"""[^"\s]+: (?:(?:import of the model|auto_complete_config|initialize|execute|predict|finalize|load|close) failed"""
+    r"""|the handler .*) """
     r"""\(model '"""
 )
 """Begins the message about an exception in model code, which has its traceback; `default` and `ISO8601`, `json`, or `plain`."""

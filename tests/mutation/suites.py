@@ -82,6 +82,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "src/tpy/recording/": ("tests/recording", "tests/e2e/test_recordings.py"),
     "src/tpy/replay/": ("tests/recording", "tests/e2e/test_recordings.py"),
     "src/tpy/cli/init/": ("tests/e2e/test_init.py", "tests/docs/test_reference.py"),
+    "src/tpy/cli/importing/mls/": ("tests/unit/importing", "tests/e2e/test_import_mlserver.py"),
     "src/tpy/cli/importing/": ("tests/unit/importing", "tests/e2e/test_import.py", "tests/docs/test_reference.py"),
     "src/tpy/cli/infer.py": ("tests/e2e/test_infer.py", "tests/docs/test_reference.py"),
     "src/tpy/cli/check.py": ("tests/unit/test_check_report.py", "tests/e2e/test_check.py", "tests/docs/test_reference.py"),

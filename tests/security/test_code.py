@@ -78,11 +78,11 @@ def test_nothing_is_unpickled_evaluated_or_given_to_a_shell() -> None:
     assert found == []
 
 
-ELSEWHERE = ("tpy.ray", "tpy._proto", "tpy.cli.importing.ts")
+ELSEWHERE = ("tpy.ray", "tpy._proto", "tpy.cli.importing.ts", "tpy.cli.importing.mls")
 
 
 def _modules(package: ModuleType) -> Iterator[str]:
-    """Its modules that can be imported anywhere: not those of Ray, whose import warns, nor TorchServe's handlers, for PyTorch."""
+    """Its modules that can be imported anywhere: not those of Ray, whose import warns, nor packages for imported models."""
     for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         if module.name in ELSEWHERE or module.name.endswith("__main__"):
             continue

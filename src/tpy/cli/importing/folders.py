@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,11 +53,13 @@ def read_json(text: bytes, path: str) -> Mapping[str, Any]:
     return document
 
 
-def files_of(source: Path) -> frozenset[str]:
-    """All files by path. Raises Unimportable for a link that leads out of the folder, as its target would be copied."""
+def files_of(source: Path, *, leave_out: Collection[Path] = ()) -> frozenset[str]:
+    """All files by path, without the folders `leave_out`. Raises Unimportable for a link that leads out of the folder, as its
+    target would be copied."""
     root = source.resolve()
     found: set[str] = set()
     for folder, folders, names in os.walk(source):
+        folders[:] = [name for name in folders if Path(folder, name) not in leave_out]
         for name in (*folders, *names):
             path = Path(folder, name)
             relative = path.relative_to(source)

@@ -38,6 +38,11 @@ def _kind(path: Path) -> str:
         return "torchscript" if _is_torchscript(path) else ""
     if path.suffix not in (".xgb", ".json", ".ubj", ".model", ".lgb", ".txt", ".bin"):
         return ""
+    return tree_format(path)
+
+
+def tree_format(path: Path) -> str:
+    """The format of a file of XGBoost or LightGBM, by its first bytes; "" for another."""
     with open_regular(path) as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(b"tree\n"):

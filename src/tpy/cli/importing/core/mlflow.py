@@ -16,7 +16,7 @@ from tpy.config.model_config import DynamicBatching
 _BATCH_SIZE: Final = 64
 """As `tpy init` writes it for models that take rows."""
 
-_TREES: Final = {"xgboost-json": "xgboost.json", "xgboost-ubj": "xgboost.ubj", "lightgbm": "model.txt"}
+TREES: Final = {"xgboost-json": "xgboost.json", "xgboost-ubj": "xgboost.ubj", "lightgbm": "model.txt"}
 """Kinds of files, as the reader finds them, and the names by which the fil backend reads them."""
 
 _SKLEARN_NAMES: Final = {".skops": "model.skops", ".joblib": "model.joblib", ".pkl": "model.pkl"}
@@ -190,9 +190,9 @@ def _trees(said: Mapping[str, Any], folder: MlflowFolder) -> _Flavour:
     if path.endswith(tuple(_SKLEARN_NAMES)):
         return _sklearn(said, folder, "data")
     kind = folder.kinds.get(path, "")
-    if kind not in _TREES:
+    if kind not in TREES:
         raise Unimportable(f"'{path}' is of no format that the fil backend reads; save it by save_model of a newer version")
-    target = f"1/{_TREES[kind]}"
+    target = f"1/{TREES[kind]}"
     lost: tuple[Part, ...] = ()
     if text_of(said.get("model_class")).endswith("Booster"):
         text = "classifiers answer the number of the class; probabilities, as Booster.predict has them: see docs/reference/fil.md"
