@@ -130,7 +130,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         inputs=[
             tensor("texts", "BYTES", -1, content_type="str"),
             tensor("content", "BYTES", -1, 1, content_type="base64"),
-            tensor("days", "BYTES", -1, content_type="datetime"),
+            tensor("days", "BYTES", -1),
         ],
         outputs=[tensor(name, "BYTES", -1, 1) for name in ("shouted", "reversed", "tomorrow", "about")],
         parameters={"uri": "./words.json", "version": "v0.1.0"},
@@ -213,7 +213,13 @@ def test_texts_bytes_and_times(server: ServerProcess) -> None:
         inputs=[
             {"name": "texts", "datatype": "BYTES", "shape": [2], "data": ["a", "c"]},
             {"name": "content", "datatype": "BYTES", "shape": [1, 1], "data": [content]},
-            {"name": "days", "datatype": "BYTES", "shape": [1], "data": ["2026-11-30T12:00:00"]},
+            {
+                "name": "days",
+                "datatype": "BYTES",
+                "shape": [1],
+                "data": ["2026-11-30T12:00:00"],
+                "parameters": {"content_type": "datetime"},
+            },
         ],
         parameters={"mine": 5},
     )

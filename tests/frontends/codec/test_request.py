@@ -172,6 +172,19 @@ def test_fields_reach_the_request() -> None:
     assert not plan.choice("A").binary
 
 
+def test_content_types_of_inputs_are_parameters() -> None:
+    document = item([1.0])
+    document["inputs"][0]["parameters"] = {"content_type": "np", "other": 1}
+    assert parse(document).parameters == {"IN0.content_type": "np"}
+    assert parse({**document, "parameters": {"IN0.content_type": "pd", "mine": 1}}).parameters == {
+        "IN0.content_type": "pd",
+        "mine": 1,
+    }
+    for nothing in ("", 5, None, ["np"], {}):
+        document["inputs"][0]["parameters"] = {"content_type": nothing}
+        assert parse(document).parameters == {}
+
+
 def test_a_request_without_parameters_asks_for_nothing_special() -> None:
     assert RequestParameters() == read_parameters({})
     none = read_parameters({})

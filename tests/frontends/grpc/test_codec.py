@@ -207,6 +207,15 @@ def test_parameters_are_refused_with_tritons_texts(name: str, field: str, value:
     assert refusal(message) == text
 
 
+def test_content_types_of_inputs_are_parameters() -> None:
+    message = request(FP32, raw=(bytes(16),))
+    message.inputs[0].parameters["content_type"].int64_param = 1
+    assert decode(message)[0].parameters == {}
+    message.inputs[0].parameters["content_type"].string_param = "np"
+    message.parameters["mine"].int64_param = 1
+    assert decode(message)[0].parameters == {"INPUT0.content_type": "np", "mine": 1}
+
+
 @pytest.mark.parametrize(
     ("field", "value", "text"),
     [

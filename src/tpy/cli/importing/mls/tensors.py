@@ -20,13 +20,21 @@ def request_of(
     parameters: str,
     outputs: Iterable[str],
 ) -> InferenceRequest:
-    """A request of arrays by name. `parameters` is a JSON object; no `outputs`: the caller names none."""
+    """A request of arrays by name. `parameters` is a JSON object, in which tpy has content types of inputs as
+    `NAME.content_type`; no `outputs`: the caller names none."""
     said: dict[str, Any] = json.loads(parameters or "{}")
+    kinds = {name: said.pop(f"{name}.content_type", None) for name in inputs}
     names = [RequestOutput(name=name) for name in outputs]
     found = InferenceRequest(
         id=request_id,
         inputs=[
-            RequestInput(name=name, shape=array.shape, datatype=datatypes[name], data=_data(array))
+            RequestInput(
+                name=name,
+                shape=array.shape,
+                datatype=datatypes[name],
+                data=_data(array),
+                **({"parameters": Parameters(content_type=kinds[name])} if kinds[name] else {}),
+            )
             for name, array in inputs.items()
         ],
         outputs=names or None,

@@ -149,7 +149,8 @@ def decode_request(
     """
     head = parsed.head
     parameters = read_parameters(head.parameters) if len(head.parameters) else NONE
-    inputs, uses_regions = _read_inputs(parsed, description, tensors)
+    inputs, uses_regions, content_types = _read_inputs(parsed, description, tensors)
+    own = {**content_types, **parameters.own} if content_types else parameters.own
     requested: tuple[str, ...] = ()
     plan = NO_PLAN
     if len(head.outputs):
@@ -163,7 +164,7 @@ def decode_request(
         id=head.id,
         inputs=inputs,
         requested_outputs=requested,
-        parameters={**parameters.own, **forwarded} if forwarded else parameters.own,
+        parameters={**own, **forwarded} if forwarded else own,
         sequence=parameters.sequence,
         priority=parameters.priority,
         timeout_us=parameters.timeout_us,
@@ -176,12 +177,13 @@ def decode_request(
 
 def _read_inputs(
     parsed: ParsedRequest, description: ModelDescription, resolver: TensorResolver
-) -> tuple[tuple[Tensor, ...], bool]:
-    """The inputs, and whether one is in a region."""
+) -> tuple[tuple[Tensor, ...], bool, dict[str, str]]:
+    """The inputs, whether one is in a region, and the parameters `NAME.content_type` of those that have one."""
     head, raws, contents = parsed
     model = head.model_name
     prefix = request_prefix(head.id)
     tensors: dict[str, Tensor] = {}
+    content_types: dict[str, str] = {}
     uses_regions = False
     raw_at = 0
     raw_count = len(raws)
@@ -189,7 +191,11 @@ def _read_inputs(
         name = item.name
         if name in tensors:
             raise InvalidArgument(f"{prefix}input '{echo(name)}' already exists in request")
-        region = region_of(item.parameters, name, resolver) if len(item.parameters) else None
+        region = None
+        if len(item.parameters):
+            region = region_of(item.parameters, name, resolver)
+            if kind := item.parameters["content_type"].string_param if "content_type" in item.parameters else "":
+                content_types[f"{name}.content_type"] = kind
         datatype = BY_WORD.get(item.datatype, DataType.INVALID)
         dimensions = len(item.shape)
         shape = tuple(item.shape) if dimensions <= TENSOR_DIMS_MAX else tuple(item.shape[:_SHOWN_DIMS])
@@ -221,7 +227,7 @@ def _read_inputs(
             array = read_binary(raws[raw_at], datatype, shape, tensor=name, model=model, prefix=prefix)
             raw_at += 1
         tensors[name] = Tensor(name, datatype, array)
-    return tuple(tensors.values()), uses_regions
+    return tuple(tensors.values()), uses_regions, content_types
 
 
 def _read_outputs(

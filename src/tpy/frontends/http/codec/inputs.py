@@ -32,7 +32,17 @@ from tpy.messages.datatypes import BY_WORD
 class InputReader:
     """Reads the inputs of one request; blobs are taken from `body` in the order of the inputs, from `blobs_at` on."""
 
-    __slots__ = ("_blob_at", "_body", "_described", "_description", "_model", "_request_id", "_tensors", "uses_regions")
+    __slots__ = (
+        "_blob_at",
+        "_body",
+        "_described",
+        "_description",
+        "_model",
+        "_request_id",
+        "_tensors",
+        "content_types",
+        "uses_regions",
+    )
 
     def __init__(
         self,
@@ -50,6 +60,8 @@ class InputReader:
         self._described = description.input_by_name
         self._request_id = request_id
         self._tensors = tensors
+        self.content_types: dict[str, str] = {}
+        """Parameters of the request, `NAME.content_type`, for inputs that have one."""
         self.uses_regions = False
         """True once an input was in a region."""
 
@@ -65,6 +77,8 @@ class InputReader:
             if name in names:
                 raise InvalidArgument(f"{self._prefix}input '{echo(name)}' already exists in request")
             names.add(name)
+            if type(item) is dict and "parameters" in item and (kind := _content_type(item["parameters"])):
+                self.content_types[f"{name}.content_type"] = kind
             if has_data:
                 array = self._read_data(item, name, datatype, shape)
             elif region is not None:
@@ -154,6 +168,12 @@ def _source(item: object) -> tuple[bool, object, dict[str, object] | None]:
     if has_region:
         return False, None, parameters
     return has_data, parameters.get("binary_data_size"), None
+
+
+def _content_type(parameters: object) -> str:
+    """The `content_type` in an input's parameters, by which models of MLServer choose a codec; "" without one."""
+    kind = parameters.get("content_type") if type(parameters) is dict else None
+    return kind if type(kind) is str else ""
 
 
 def _refuse_sources(given: list[str], item: object) -> NoReturn:

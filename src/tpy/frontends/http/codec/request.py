@@ -239,6 +239,7 @@ def _read(
         missing("inputs", document, _NO_INPUTS)
     inputs = reader.read(array_member(members, "inputs"))
     plan = BINARY_PLAN if parameters.binary_output else JSON_PLAN
+    own = {**reader.content_types, **parameters.own} if reader.content_types else parameters.own
     requested: tuple[str, ...] = ()
     regions: dict[str, RegionRange] = {}
     if "outputs" in members:
@@ -253,7 +254,7 @@ def _read(
         id=request_id,
         inputs=inputs,
         requested_outputs=requested,
-        parameters={**parameters.own, **forwarded} if forwarded else parameters.own,
+        parameters={**own, **forwarded} if forwarded else own,
         sequence=parameters.sequence,
         priority=parameters.priority,
         timeout_us=parameters.timeout_us,
