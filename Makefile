@@ -155,6 +155,24 @@ test-torchserve: $(SETUP) .torchserve/.setup ## TorchServe itself beside what tp
 
 test-aarch64: $(VENV)/.tpy-release-setup .aarch64/.setup ## the wheel for aarch64 in Debian's Python for it, by qemu, which this installs (as root)
 	$(BIN)/python -m pytest tests/release/test_aarch64.py
+MLSERVER_PIP := .mlserver/bin/python -m pip --disable-pip-version-check -q install
+
+# MLServer, with its runtimes for scikit-learn, XGBoost and LightGBM: 800 MB. Installed and skipped as above.
+.mlserver/.setup:
+	$(PYTHON) -m venv .mlserver
+	$(MLSERVER_PIP) mlserver==1.7.1 'uvloop<0.22' 'pandas<3' scikit-learn joblib xgboost-cpu lightgbm || echo "not installed: mlserver"
+	$(MLSERVER_PIP) --no-deps mlserver-sklearn==1.7.1 mlserver-xgboost==1.7.1 mlserver-lightgbm==1.7.1 || echo "not installed: its runtimes"
+	.mlserver/bin/python -c 'import mlserver_sklearn, mlserver_xgboost, mlserver_lightgbm' 2>/dev/null || rm -rf .mlserver/bin
+	touch $@
+
+MLSERVER_SETUP := $(VENV)/.tpy-mlserver-setup
+
+# The sklearn backend runs with the server's own scikit-learn.
+$(MLSERVER_SETUP): pyproject.toml constraints.txt $(SETUP)
+	$(PIP) install -c constraints.txt -e '.[sklearn,pandas]' && touch $@ || echo "not installed: scikit-learn, pandas"
+
+test-mlserver: $(MLSERVER_SETUP) .mlserver/.setup ## MLServer itself beside what tpy import makes of the same folders, which this installs: the same answers
+	$(BIN)/python -m tests.steadily tests/mlserver || test $$? = 5 # 5: all skipped
 
 RESTARTS ?= 100
 

@@ -1,0 +1,1 @@
+"""MLServer itself beside tpy."""
