@@ -25,8 +25,9 @@ def request_of(
     said: dict[str, Any] = json.loads(parameters or "{}")
     kinds = {name: said.pop(f"{name}.content_type", None) for name in inputs}
     names = [RequestOutput(name=name) for name in outputs]
-    found = InferenceRequest(
+    return InferenceRequest(
         id=request_id,
+        parameters=Parameters(**{"headers": {}, **said}),  # MLServer always has some
         inputs=[
             RequestInput(
                 name=name,
@@ -39,9 +40,6 @@ def request_of(
         ],
         outputs=names or None,
     )
-    if said:
-        found.parameters = Parameters(**said)
-    return found
 
 
 def _data(array: np.ndarray[Any, Any]) -> TensorData:
@@ -62,21 +60,26 @@ def arrays_of(response: InferenceResponse) -> dict[str, np.ndarray[Any, Any]]:
 
 def array_of(output: RequestInput) -> np.ndarray[Any, Any]:
     """The elements as Triton wants them. Raises ValueError."""
+    shape = tuple(output.shape)
     if output.datatype == "BYTES":
         elements = _flat(output.data.root)
         array: np.ndarray[Any, Any] = np.empty(len(elements), object)
         array[:] = [each.encode() if isinstance(each, str) else bytes(each) for each in elements]
+        if len(elements) == 1 and len(shape) == 1:
+            shape = (1,)  # in MLServer's own examples the shape of a text is the number of its bytes
     else:
         held = output.data.array
         array = np.asarray(output.data.root if held is None else held, NUMPY_TYPES[output.datatype])
     try:
-        return array.reshape(output.shape)
+        return array.reshape(shape)
     except ValueError:
         raise ValueError(f"output '{output.name}' has {array.size} elements, and the shape {output.shape}") from None
 
 
 def _flat(elements: Any) -> list[Any]:
-    """Nested lists as one; a single element as a list of it."""
+    """Nested lists and arrays as one list; a single element as a list of it."""
+    if isinstance(elements, np.ndarray):
+        elements = elements.tolist()
     if not isinstance(elements, list):
         return [elements]
     if any(isinstance(each, list) for each in elements):
