@@ -93,11 +93,10 @@ class TritonPythonModel:
             response = self._run(self._model.predict(batches.merged(requests)))
             return [_sent(part) for part in batches.parts_of(response, requests)]
         except MLServerError as error:
-            code = _CODES.get(error.status_code, _CODES[400 if error.status_code in range(400, 500) else 500])
-            failure = pb_utils.TritonError(_text(error), code)
+            failure = _error(error, error.status_code)
         except Exception as error:
             pb_utils.Logger.log_error(f"predict failed (model '{self._model.name}'):\n{traceback.format_exc()}")
-            failure = pb_utils.TritonError(_text(error), _CODES[500])
+            failure = _error(error, 500)
         return [pb_utils.InferenceResponse(error=failure) for _ in requests]
 
     def finalize(self) -> None:
@@ -110,13 +109,19 @@ _WORDS = {"STRING": "BYTES"}
 """Datatypes that a configuration spells in another way."""
 
 _CODES = {
-    400: pb_utils.TritonError.INVALID_ARG,
-    404: pb_utils.TritonError.NOT_FOUND,
-    409: pb_utils.TritonError.ALREADY_EXISTS,
-    500: pb_utils.TritonError.INTERNAL,
-    501: pb_utils.TritonError.UNSUPPORTED,
-    503: pb_utils.TritonError.UNAVAILABLE,
+    400: "INVALID_ARG",
+    404: "NOT_FOUND",
+    409: "ALREADY_EXISTS",
+    500: "INTERNAL",
+    501: "UNSUPPORTED",
+    503: "UNAVAILABLE",
 }
+
+
+def _error(error: Exception, status: int) -> Any:
+    """An error of Triton, which has the class for it once a model is loaded."""
+    code = _CODES.get(status, _CODES[400 if status in range(400, 500) else 500])
+    return pb_utils.TritonError(_text(error), getattr(pb_utils.TritonError, code))
 
 
 def _text(error: Exception) -> str:
@@ -129,7 +134,11 @@ def _sent(response: InferenceResponse) -> Any:
     outputs = [pb_utils.Tensor(name, array) for name, array in arrays_of(response).items()]
     said = {} if response.parameters is None else response.parameters.model_dump()
     own = {name: value for name, value in said.items() if isinstance(value, (str, bool, int))}
-    return pb_utils.InferenceResponse(outputs, parameters=own) if own else pb_utils.InferenceResponse(outputs)
+    # Responses of Triton before 24.11 have no parameters; the signature of its class, which is compiled, is in the docstring.
+    signature = pb_utils.InferenceResponse.__init__.__doc__
+    if own and (signature is None or "parameters" in signature):
+        return pb_utils.InferenceResponse(outputs, parameters=own)
+    return pb_utils.InferenceResponse(outputs)
 
 
 def read_settings(folder: str, name: str) -> ModelSettings:
