@@ -8,6 +8,7 @@ from tpy.cli.importing.core.mlflow import plan_mlflow
 from tpy.cli.importing.core.plan import Plan, Unimportable
 from tpy.cli.importing.mlflow import is_mlflow_model, read_mlflow
 from tpy.cli.importing.mlserver import is_mlserver_source, plan_of_mlserver
+from tpy.cli.importing.openvino_server import is_openvino_server_source, plan_of_openvino_server
 from tpy.cli.importing.tensorflow_serving import is_serving_source, plan_of_serving
 from tpy.cli.importing.torchserve import is_torchserve_source, plan_of_torchserve
 
@@ -22,10 +23,12 @@ def plan_of(source: Path, *, trust: bool) -> Plan:
         return plan_of_serving(source)
     if is_mlserver_source(source):
         return plan_of_mlserver(source, trust=trust)
+    if is_openvino_server_source(source):
+        return plan_of_openvino_server(source)
     if is_torchserve_source(source):
         return plan_of_torchserve(source, trust=trust)
     raise Unimportable(
         "expected the folder of an MLflow model (with an MLmodel), a models.config of TensorFlow Serving, the base path of a "
-        "model there, an archive, a model store or a config.properties of TorchServe, or a folder with a model-settings.json of "
-        "MLServer in it or below; for one model file: tpy init NAME --from FILE"
+        "model there, an archive, a model store or a config.properties of TorchServe, a folder with a model-settings.json of "
+        "MLServer in it or below, or a config.json of OpenVINO Model Server; for one model file: tpy init NAME --from FILE"
     )

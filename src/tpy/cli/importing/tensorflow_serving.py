@@ -33,7 +33,7 @@ def plan_of_serving(source: Path) -> Plan:
     if source.is_dir() and not (source / MODELS).is_file():
         folder = str(source.resolve())
         return plan_serving(
-            [ServedModel(name=source.resolve().name, base_path=folder)], {folder: _base_path(folder, source)}, None
+            [ServedModel(name=source.resolve().name, base_path=folder)], {folder: base_path_of(folder, source)}, None
         )
     config = source if source.is_file() else source / MODELS
     models = read_models(_text(config), str(config))
@@ -43,7 +43,7 @@ def plan_of_serving(source: Path) -> Plan:
     others = [Part(MONITORING, "metrics are on port 8002, /metrics")] if config.with_name(MONITORING).exists() else []
     return plan_serving(
         models,
-        {model.base_path: _base_path(model.base_path, config.parent) for model in models},
+        {model.base_path: base_path_of(model.base_path, config.parent) for model in models},
         read_batching(_text(batching), str(batching)) if batching.exists() else None,
         others,
     )
@@ -56,7 +56,7 @@ def _text(path: Path) -> str:
         raise Unimportable(f"{path}: {error}") from None
 
 
-def _base_path(text: str, beside: Path) -> BasePath:
+def base_path_of(text: str, beside: Path) -> BasePath:
     """Looks for a base path: there, or, as it is often a container's, by its last name in the folder `beside`."""
     if not text or "://" in text or "\0" in text:
         return BasePath(folder="")

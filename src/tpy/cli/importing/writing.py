@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from tpy.archives import UnusableArchive, open_archive
+from tpy.cli.importing.core.pipelines import with_tensors
 from tpy.cli.importing.core.plan import Link, ModelPlan, Part, Plan, Text, Unimportable, Unpack
 from tpy.cli.init.create import completed_by_backend
 from tpy.config import ModelConfig, format_pbtxt
-from tpy.config.model_config import DynamicBatching
+from tpy.config.model_config import DynamicBatching, ModelParameter
 from tpy.errors import TpyError, Unavailable
+
+_BATCH_SIZE: Final = 64
+"""As `tpy init` writes it for models that take rows."""
 
 
 def without_existing(plan: Plan, repository: Path) -> Plan:
@@ -29,9 +35,13 @@ def without_existing(plan: Plan, repository: Path) -> Plan:
 def perform(plan: Plan, source: Path, repository: Path) -> Plan:
     """Make the folders; the plan as it was done: models whose files a backend cannot read are refused."""
     repository.mkdir(parents=True, exist_ok=True)
-    done, refused = [], list(plan.refused)
+    done: list[ModelPlan] = []
+    refused = list(plan.refused)
     for model in plan.models:
         try:
+            if model.config.ensemble_scheduling is not None:
+                members = {each.name: each.config for each in done}
+                model = msgspec.structs.replace(model, config=with_tensors(model.config, members))
             done.append(_made(model, source, repository))
         except Unimportable as error:
             refused.append(Part(model.name, str(error)))
@@ -41,6 +51,9 @@ def perform(plan: Plan, source: Path, repository: Path) -> Plan:
 def _made(model: ModelPlan, source: Path, repository: Path) -> ModelPlan:
     with tempfile.TemporaryDirectory(prefix=".tpy-import-", dir=repository) as scratch:
         building = Path(scratch) / model.name
+        building.mkdir()
+        if model.config.ensemble_scheduling is not None:
+            (building / "1").mkdir()  # the version, which has no files
         for file in model.files:
             target = building / file.target
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -73,18 +86,41 @@ def _completed(model: ModelPlan, building: Path) -> ModelPlan:
     """With what the backend finds in the files. Raises Unimportable where it cannot read them."""
     try:
         versions = [int(folder.name) for folder in building.iterdir() if folder.is_dir()]
-        found = completed_by_backend(msgspec.structs.replace(model.config, name=model.name), building, max(versions))
+        said = msgspec.structs.replace(model.config, name=model.name)
+        found = completed_by_backend(said, building, max(versions))
+        if model.shapes:
+            found = completed_by_backend(_reshaped(said, found, model.shapes), building, max(versions))
     except Unavailable as error:
-        step = f"here the {model.config.backend} backend cannot look at the model, so config.pbtxt has no inputs: {error}"
+        shapes = "".join(f"; write dims {list(dims)} of {name or 'the input'}" for name, dims in model.shapes.items())
+        step = f"here the {model.config.backend} backend cannot look at the model, so config.pbtxt has no inputs: {error}{shapes}"
         return msgspec.structs.replace(model, steps=[*model.steps, step])
     except TpyError as error:
         text = error.message.splitlines()[0].replace(f"{building}/", "")
         raise Unimportable(f"the {model.config.backend} backend cannot read it: {text}") from None
-    said = model.config
     if said.max_batch_size > 0:
         found = msgspec.structs.replace(found, max_batch_size=said.max_batch_size)
     batching = (said.dynamic_batching or DynamicBatching()) if found.max_batch_size > 0 else None
     return msgspec.structs.replace(model, config=msgspec.structs.replace(found, dynamic_batching=batching))
+
+
+def _reshaped(said: ModelConfig, found: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
+    """`said`, with the inputs that the backend found in these shapes, which have the rows in them. Raises Unimportable."""
+    names = [each.name for each in found.input]
+    if "" in shapes:
+        if len(names) != 1:
+            raise Unimportable(f"shape: one for all inputs, which are {', '.join(names)}: give them by name")
+        shapes = {names[0]: shapes[""]}
+    unknown = sorted(set(shapes) - set(names))
+    if unknown:
+        raise Unimportable(f"shape: the model has no input '{unknown[0]}', but {', '.join(names)}")
+    rows = (-1,) if found.max_batch_size > 0 else ()
+    inputs = [msgspec.structs.replace(each, dims=shapes.get(each.name, (*rows, *each.dims))) for each in found.input]
+    batches = all(each.dims[0] == -1 and len(each.dims) > 1 for each in inputs)
+    if batches:
+        inputs = [msgspec.structs.replace(each, dims=each.dims[1:]) for each in inputs]
+    parameters = {**said.parameters, "RESHAPE_IO_LAYERS": ModelParameter(string_value="YES")}
+    size = (found.max_batch_size or _BATCH_SIZE) if batches else 0
+    return msgspec.structs.replace(said, input=tuple(inputs), max_batch_size=size, parameters=parameters)
 
 
 def _config_text(model: ModelPlan) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 import msgspec
@@ -55,7 +55,8 @@ class Text(msgspec.Struct, frozen=True):
 
 class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A model folder. `header` and `footer` are comments at both ends of its config.pbtxt. `completes`: the backend can tell
-    inputs and outputs from the file, without running code of its author. `steps` are left to the user."""
+    inputs and outputs from the file, without running code of its author. `shapes` are those that inputs get then, by name, ""
+    for the only one. `steps` are left to the user."""
 
     name: str
     config: ModelConfig
@@ -65,6 +66,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     header: str
     footer: str = ""
     completes: bool = False
+    shapes: Mapping[str, tuple[int, ...]] = {}
     steps: Sequence[str] = ()
 
 
