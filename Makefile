@@ -57,7 +57,7 @@ $(TORCH_SETUP): $(SETUP)
 BACKENDS := openvino genai tensorflow litert dali fil sklearn
 TRAINERS := xgboost-cpu lightgbm pandas
 BACKENDS_SETUP := $(VENV)/.tpy-backends-setup
-BACKENDS_TESTS := frameworks language_models language_models_openai dali trees native_crashes real_networks tutorial_configurations pytorch init_pytorch torchserve_handlers
+BACKENDS_TESTS := frameworks language_models language_models_openai dali trees native_crashes real_networks tutorial_configurations pytorch init_pytorch torchserve_handlers import_openvino_server
 
 # Some 900 MB, half of it DALI. What cannot be installed here is said; its tests are skipped then, and say so too.
 $(BACKENDS_SETUP): pyproject.toml constraints.txt tests/e2e/networks.txt $(TORCH_SETUP)
