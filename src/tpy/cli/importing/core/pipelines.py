@@ -59,14 +59,17 @@ def ensemble_of(pipeline: object, models: Set[str]) -> ModelPlan:
 
 def _sources(values: object, place: str) -> list[tuple[str, tuple[str, str]]]:
     """Names with the node and the tensor that they come from."""
+    if not isinstance(values, list):
+        raise Unimportable(f"{place}: expected a list")
     found = []
-    for value in values if isinstance(values, list) else []:
+    for value in values:
         if not isinstance(value, Mapping) or len(value) != 1:
             raise Unimportable(f"{place}: expected objects of one name each")
         [(name, source)] = value.items()
-        if not isinstance(source, Mapping):
+        node, item = (text_of(source.get(each)) if isinstance(source, Mapping) else "" for each in ("node_name", "data_item"))
+        if not node or not item or not text_of(name):
             raise Unimportable(f"{place}: '{name}': expected node_name and data_item")
-        found.append((str(name), (text_of(source.get("node_name")), text_of(source.get("data_item")))))
+        found.append((name, (node, item)))
     return found
 
 
@@ -96,10 +99,12 @@ def _step(
             raise Unimportable(f"node '{text}': the pipeline has no input '{source[1]}'")
         inputs[name] = _tensor(source, tensors)
     outputs = {}
-    for each in node.get("outputs") or []:
-        if not isinstance(each, Mapping):
-            raise Unimportable(f"node '{text}': outputs: expected data_item and alias")
-        outputs[text_of(each.get("data_item"))] = _tensor((text, text_of(each.get("alias"))), tensors)
+    made = node.get("outputs")
+    for each in made if isinstance(made, list) else [None]:
+        item, alias = (text_of(each.get(key)) if isinstance(each, Mapping) else "" for key in ("data_item", "alias"))
+        if not item or not alias:
+            raise Unimportable(f"node '{text}': outputs: expected objects with data_item and alias")
+        outputs[item] = _tensor((text, alias), tensors)
     return EnsembleStep(model_name=model, model_version=version, input_map=inputs, output_map=outputs)
 
 
