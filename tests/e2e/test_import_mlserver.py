@@ -15,6 +15,7 @@ import pytest
 
 from .server import ServerProcess, run_tpy
 from .test_serve_target import ask
+from .waiting import wait_until
 
 NUMBERS = """
 from typing import List, Optional
@@ -201,7 +202,7 @@ def test_errors_of_a_model(server: ServerProcess) -> None:
         body = {"inputs": [rows("a", "FP32", [value, 0, 0]), rows("b", "FP32", [1, 1, 1])]}
         status, text = ask(server, "/v2/models/numbers/infer", body)
         assert (status, json.loads(text)["error"]) == (code, message)
-    assert "predict failed (model 'numbers')" in server.log
+    wait_until(lambda: "predict failed (model 'numbers')" in server.log)
 
 
 def test_texts_bytes_and_times(server: ServerProcess) -> None:

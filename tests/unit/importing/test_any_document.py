@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpy.cli.importing.core.mlserver import ModelFolder, Package, plan_mlserver
@@ -129,6 +129,7 @@ def check(plan: Plan) -> None:
     assert as_json_text(plan, PLACE)
 
 
+@settings(max_examples=60)
 @given(changed(MLSERVER), st.booleans())
 def test_mlserver(document: dict[str, Any], trust: bool) -> None:
     files = frozenset({"m.py", "model.bst", "model.joblib", "model-settings.json"})
@@ -146,6 +147,7 @@ def test_mlserver(document: dict[str, Any], trust: bool) -> None:
         assert ([each.name for each in plan.models], plan.refused) == (["a", "b", "c"], [])
 
 
+@settings(max_examples=60)
 @given(changed(OPENVINO))
 def test_openvino_model_server(document: dict[str, Any]) -> None:
     base = BasePath(folder="/b", versions={"1": frozenset({"a.xml", "a.bin"}), "0": frozenset()})

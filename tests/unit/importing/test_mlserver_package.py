@@ -13,7 +13,7 @@ from typing import Any, List, Optional, Tuple, Union  # noqa: UP035  # what mode
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -75,6 +75,7 @@ def tensors(draw: st.DrawFn) -> tuple[str, np.ndarray[Any, Any]]:
     return datatype, draw(hnp.arrays(KINDS[datatype], shape))
 
 
+@settings(max_examples=25)
 @given(tensors())
 def test_arrays_come_back_as_they_went_in(drawn: tuple[str, np.ndarray[Any, Any]]) -> None:
     datatype, array = drawn
@@ -90,6 +91,7 @@ def test_arrays_come_back_as_they_went_in(drawn: tuple[str, np.ndarray[Any, Any]
     np.testing.assert_array_equal(NumpyCodec.decode_output(listed), array)
 
 
+@settings(max_examples=25)
 @given(st.lists(st.text(), min_size=1))
 def test_texts_come_back_as_they_went_in(words: list[str]) -> None:
     array = array_of(StringCodec.encode_output("x", words))
@@ -100,6 +102,7 @@ def test_texts_come_back_as_they_went_in(words: list[str]) -> None:
     assert StringCodec.encode_input("x", words, use_bytes=False).data.root == words
 
 
+@settings(max_examples=25)
 @given(st.lists(st.binary(), min_size=1))
 def test_bytes_come_back_as_they_went_in(content: list[bytes]) -> None:
     array = array_of(Base64Codec.encode_output("x", content))
@@ -107,6 +110,7 @@ def test_bytes_come_back_as_they_went_in(content: list[bytes]) -> None:
     assert Base64Codec.decode_input(tensor) == content
 
 
+@settings(max_examples=25)
 @given(st.lists(st.datetimes(timezones=st.sampled_from([None, UTC])), min_size=1))
 def test_times_come_back_as_they_went_in(times: list[datetime]) -> None:
     array = array_of(DatetimeCodec.encode_output("x", times))
@@ -123,6 +127,7 @@ def test_elements_that_are_not_text_stay_bytes() -> None:
         StringCodec.decode_input(tensor)
 
 
+@settings(max_examples=25)
 @given(st.lists(hnp.arrays("int32", st.tuples(st.integers(1, 3), st.just(2))), min_size=1, max_size=5))
 def test_a_batch_answers_as_its_requests_would(parts: list[np.ndarray[Any, Any]]) -> None:
     requests = [given_request(("x", "INT32", part), ("word", "BYTES", texts(*[b"%d" % len(part)] * len(part)))) for part in parts]
@@ -215,13 +220,13 @@ def test_messages() -> None:
 
 
 def test_codecs_are_found_by_content_type_value_and_settings() -> None:
-    settings = ModelSettings(
+    said = ModelSettings(
         name="m",
         inputs=[MetadataTensor(name="x", datatype="BYTES", shape=[-1], parameters=Parameters(content_type="base64"))],
         outputs=[MetadataTensor(name="y", datatype="BYTES", shape=[-1], parameters=Parameters(content_type="str"))],
         parameters=ModelParameters(content_type="np"),
     )
-    model = MLModel(settings)
+    model = MLModel(said)
     array = texts(b"AAE=")
     assert model.decode(given_request(("x", "BYTES", array)).inputs[0]) == [b"\x00\x01"]
     said = given_request(("x", "BYTES", array), parameters='{"x.content_type": "str", "mine": 2}')
@@ -234,7 +239,7 @@ def test_codecs_are_found_by_content_type_value_and_settings() -> None:
     assert model.decode(other.inputs[0]).root == [1.0, 1.0]
     assert model.decode(other.inputs[0], default_codec=NumpyCodec).shape == (1, 2)
     np.testing.assert_array_equal(model.decode_request(other), np.ones((1, 2)))
-    settings.parameters = None
+    said.parameters = None
     assert model.decode_request(other) is not None
     assert model.encode(["a"], RequestOutput(name="y")).parameters == Parameters(content_type="str")
     assert model.encode(np.ones(2), RequestOutput(name="z")).shape == [2, 1]
@@ -336,17 +341,17 @@ def test_settings_and_the_path_of_a_model(tmp_path: Path) -> None:
         '{"name": "m", "implementation": "a.B", "parameters": {"uri": "./w", "mine": 1}}'
     )
     (tmp_path / "w").mkdir()
-    settings = ModelSettings.parse_file(str(tmp_path / "model-settings.json"))
-    assert settings.parameters is not None
-    assert (settings.parameters.extra, settings.parameters.model_extra, settings.version) == ({}, {"mine": 1}, None)
-    assert asyncio.run(get_model_uri(settings, ["a.bin"])) == str(tmp_path / "w")
+    said = ModelSettings.parse_file(str(tmp_path / "model-settings.json"))
+    assert said.parameters is not None
+    assert (said.parameters.extra, said.parameters.model_extra, said.version) == ({}, {"mine": 1}, None)
+    assert asyncio.run(get_model_uri(said, ["a.bin"])) == str(tmp_path / "w")
     (tmp_path / "w" / "a.bin").touch()
-    assert asyncio.run(get_model_uri(settings, ["b.bin", "a.bin"])) == str(tmp_path / "w" / "a.bin")
-    settings.parameters.uri = "s3://bucket/a"
-    assert asyncio.run(get_model_uri(settings)) == "s3://bucket/a"
-    settings.parameters.uri = "none"
+    assert asyncio.run(get_model_uri(said, ["b.bin", "a.bin"])) == str(tmp_path / "w" / "a.bin")
+    said.parameters.uri = "s3://bucket/a"
+    assert asyncio.run(get_model_uri(said)) == "s3://bucket/a"
+    said.parameters.uri = "none"
     with pytest.raises(InvalidModelURI, match="Invalid URI specified for model m"):
-        asyncio.run(get_model_uri(settings))
+        asyncio.run(get_model_uri(said))
 
 
 def test_a_metric_that_the_server_refuses_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
