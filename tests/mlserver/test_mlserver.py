@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -156,3 +159,19 @@ def test_metadata(both: Both) -> None:
             assert [(each["name"], each["datatype"]) for each in ours[side]] == [
                 (each["name"], each["datatype"]) for each in theirs[side]
             ]
+
+
+def test_its_own_client(both: Both, tmp_path: Path) -> None:
+    """`mlserver infer` joins lines of a file to requests, and takes their answers apart."""
+    lines = [json.dumps({**asked({**A, "data": [float(at)] * 6}, B), "id": str(at)}) for at in range(10)]
+    (tmp_path / "lines").write_text("\n".join(lines))
+    found = []
+    for address in both:
+        command = [str(servers.ENVIRONMENT / "bin" / "mlserver"), "infer", "--url", address, "--model-name", "numbers"]
+        files = ["--input-data-path", str(tmp_path / "lines"), "--output-data-path", str(tmp_path / "answers")]
+        ended = subprocess.run([*command, *files, "--batch-size", "4"], capture_output=True, text=True, check=False, timeout=100)
+        assert ended.returncode == 0, ended.stderr
+        answers = [json.loads(line) for line in (tmp_path / "answers").read_text().splitlines()]
+        found.append({each["id"]: [(out["name"], out["shape"], out["data"]) for out in each["outputs"]] for each in answers})
+    assert found[0].keys() == {str(at) for at in range(10)}
+    assert found[1] == found[0]
