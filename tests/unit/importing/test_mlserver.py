@@ -168,6 +168,10 @@ def test_models_of_mlflow_are_imported_as_such(tmp_path: Path) -> None:
     assert [(each.source, each.target) for each in model.files if isinstance(each, Copy)] == [
         (f"{source}/saved/model.onnx", "1/model.onnx")
     ]
+    there = folder(tmp_path / "both", {**mlflow, "parameters": {}}, {"MLmodel": text, "model.onnx": ""}, name="named")
+    plan = plan_of(there, trust=False)
+    assert (plan.kind, plan.models[0].name) == ("MLServer", "named"), "the settings are not lost"
+    assert Copy(f"{there}/model.onnx", "1/model.onnx") in plan.models[0].files
     (source / "saved/MLmodel").unlink()
     assert "is not the folder of an MLflow model" in refused(source)
 

@@ -17,12 +17,12 @@ def plan_of(source: Path, *, trust: bool) -> Plan:
     """The plan for a source. Raises Unimportable for what is none."""
     if not source.exists():
         raise Unimportable("no such file or folder")
+    if is_mlserver_source(source):
+        return plan_of_mlserver(source, trust=trust)
     if is_mlflow_model(source):
         return plan_mlflow(read_mlflow(source), trust=trust)
     if is_serving_source(source):
         return plan_of_serving(source)
-    if is_mlserver_source(source):
-        return plan_of_mlserver(source, trust=trust)
     if is_openvino_server_source(source):
         return plan_of_openvino_server(source)
     if is_torchserve_source(source):

@@ -441,7 +441,8 @@ def _mlflow(model: _Model, *, trust: bool) -> ModelPlan:
     if found.refused:
         raise Unimportable(found.refused[0].becomes)
     [plan] = found.models
-    root = f"{folder.path}/{uri_of(folder.settings)}"
+    uri = uri_of(folder.settings)
+    root = folder.path if uri == "." else f"{folder.path}/{uri}"
     files = [
         msgspec.structs.replace(each, source=f"{root}/{each.source}".rstrip("/")) if isinstance(each, Copy) else each
         for each in plan.files
