@@ -155,6 +155,7 @@ test-torchserve: $(SETUP) .torchserve/.setup ## TorchServe itself beside what tp
 
 test-aarch64: $(VENV)/.tpy-release-setup .aarch64/.setup ## the wheel for aarch64 in Debian's Python for it, by qemu, which this installs (as root)
 	$(BIN)/python -m pytest tests/release/test_aarch64.py
+
 MLSERVER_PIP := .mlserver/bin/python -m pip --disable-pip-version-check -q install
 
 # MLServer, with its runtimes for scikit-learn, XGBoost and LightGBM: 800 MB. Installed and skipped as above.

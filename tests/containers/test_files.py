@@ -88,7 +88,7 @@ def lint(dockerfile: Path) -> list[str]:
     return [found["code"] for found in json.loads(done.stdout)]
 
 
-@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.gpu"])
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.gpu", "Dockerfile.jetson"])
 def test_dockerfiles(name: str, tmp_path: Path) -> None:
     assert lint(FILES / name) == []
     (broken := tmp_path / "Dockerfile").write_text(
