@@ -120,3 +120,47 @@ def test_the_glossary_has_words() -> None:
 @pytest.mark.parametrize(("word", "module"), glossary())
 def test_every_word_of_the_glossary_is_used(word: str, module: str) -> None:
     assert word in module_text(module).lower()
+
+
+MARKS = (
+    (re.compile(r"\b(?:an?|the) [\w-]+ of (?:its|their|his|your|our) own\b"), "write 'its own thread'"),
+    (
+        re.compile(r"(?<![Tt]here )\b(?:is|was|are|were) no (?!longer\b|more\b|such\b|problem\b|need\b|use\b|\w+er\b)\w+"),
+        "write 'is not a file'",
+    ),
+    (re.compile(r"\b[Tt]here is none\b"), "write what is missing: 'there is no file'"),
+    (re.compile(r"\b[Aa]n only\b"), "write 'the only', or 'a sole'"),
+)
+"""Turns of phrase that read as translated, and what to write in their place."""
+
+
+def prose(page: str) -> Iterator[tuple[int, str]]:
+    """The lines of a page without code, headings and comments."""
+    is_code = False
+    for number, line in enumerate(page.splitlines(), 1):
+        if line.startswith("```"):
+            is_code = not is_code
+        elif not is_code and not line.startswith(("#", "<!--")):
+            yield number, re.sub(r"`[^`]*`", "``", line)
+
+
+def marks(page: str) -> list[str]:
+    """The marks on a page, as `line: words: what to write`."""
+    return [
+        f"{number}: {found[0]}: {instead}"
+        for number, line in prose(page)
+        for mark, instead in MARKS
+        for found in mark.finditer(line)
+    ]
+
+
+def test_pages_read_as_if_they_were_written_in_english() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    found = {str(page.relative_to(ROOT)): marks(page.read_text(encoding="utf-8")) for page in pages}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_marks_are_found() -> None:
+    page = "# A thread of its own\n\nIt has a thread of its own; what is no file is left.\n`is no file`\n```\nan only\n```\n"
+    assert marks(page) == ["3: a thread of its own: write 'its own thread'", "3: is no file: write 'is not a file'"]
+    assert marks("There is no file, and it is no longer there. Its own thread. A larger one is no larger.") == []
