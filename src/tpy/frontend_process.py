@@ -15,22 +15,28 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import trio
 
-from tpy.clock import SystemClock
+from tpy.clock import Clock, SystemClock
 from tpy.errors import TpyError, Unavailable
 from tpy.frontends.table import frontends
 from tpy.limits import LOST_LINES_TOLD_S
+from tpy.messages import AuditLogOptions
 from tpy.regions import maps
 from tpy.reloading import reload, reloaded
 from tpy.remote import EngineGone, EngineLink, open_engine, remote_services
 from tpy.remote.link import SocketWire
+from tpy.services import Services
 from tpy.telemetry.logs import LogController
+
+if TYPE_CHECKING:
+    from tpy.auditing import AuditLog
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +69,7 @@ class FrontendOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a frontend process serves: `ports` by name in the table of frontends."""
 
     switch_interval_s: float
+    audit_log: AuditLogOptions
     ports: dict[str, PortOptions]
 
 
@@ -106,21 +113,36 @@ async def _serve(connection: socket.socket, own: int, peer: int) -> None:
 
 async def _serve_ports(options: FrontendOptions, engine: EngineLink, logs: LogController) -> None:
     """Until the engine asks to stop and what is in flight is answered."""
-    services, clock, stop = remote_services(engine), SystemClock(), engine.stop_asked
+    clock, stop = SystemClock(), engine.stop_asked
     try:
-        async with trio.open_nursery() as reloading:
-            await reloading.start(_reload_at_signals)
-            reloading.start_soon(_tell_lost_lines, engine, logs)
-            async with trio.open_nursery() as ports:
-                for name, port in options.ports.items():
-                    frontend = frontends()[name].load()
-                    decoded = msgspec.msgpack.decode(port.options, type=frontend.Options)
-                    serve = partial(frontend.serve, decoded, services, clock)
-                    await ports.start(partial(serve, stop=stop, inherited=_sockets(port.sockets)))
-                engine.send_ready()
-            reloading.cancel_scope.cancel()
+        with _audited(options, remote_services(engine), clock) as (services, audit):
+            losing: list[_Losing] = [logs] if audit is None else [logs, audit]
+            async with trio.open_nursery() as reloading:
+                await reloading.start(_reload_at_signals)
+                reloading.start_soon(_tell_lost_lines, engine, losing)
+                async with trio.open_nursery() as ports:
+                    for name, port in options.ports.items():
+                        frontend = frontends()[name].load()
+                        decoded = msgspec.msgpack.decode(port.options, type=frontend.Options)
+                        serve = partial(frontend.serve, decoded, services, clock)
+                        await ports.start(partial(serve, stop=stop, inherited=_sockets(port.sockets)))
+                    engine.send_ready()
+                reloading.cancel_scope.cancel()
     except* TpyError as group:
         engine.send_failed(_first(group))
+
+
+@contextmanager
+def _audited(options: FrontendOptions, services: Services, clock: Clock) -> Iterator[tuple[Services, AuditLog | None]]:
+    """The services with the audit log around them, where there is one: this process writes its own lines to the same file."""
+    if not options.audit_log.file:
+        yield services, None
+        return
+    from tpy.auditing import audit_log, audited_services
+
+    with audit_log(options.audit_log, clock) as audit:
+        assert audit is not None
+        yield audited_services(services, audit), audit
 
 
 async def _reload_at_signals(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -130,11 +152,18 @@ async def _reload_at_signals(task_status: trio.TaskStatus[None] = trio.TASK_STAT
             reload(signal.SIGHUP.name)
 
 
-async def _tell_lost_lines(engine: EngineLink, logs: LogController) -> None:
-    """Tell the engine, whose metrics count them, of lines of this process's log that could not be written."""
+class _Losing(Protocol):
+    """A log that tells how many lines it has lost."""
+
+    @property
+    def dropped(self) -> int: ...
+
+
+async def _tell_lost_lines(engine: EngineLink, logs: Sequence[_Losing]) -> None:
+    """Tell the engine, whose metrics count them, of lines of this process's logs that could not be written."""
     told = 0
     while True:
-        lost = logs.dropped
+        lost = sum(log.dropped for log in logs)
         if lost > told:
             engine.send_lost_lines(lost - told)
             told = lost

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 _log = logging.getLogger(__name__)
 
 _readers: dict[object, Callable[[], None]] = {}
+_reports: dict[object, Callable[[str, int], None]] = {}
 
 
 @contextmanager
@@ -26,17 +27,30 @@ def reloaded(read: Callable[[], None]) -> Iterator[None]:
         del _readers[key]
 
 
+@contextmanager
+def reload_reported(report: Callable[[str, int], None]) -> Iterator[None]:
+    """Have `report` called after each reload within the block, with why it was and how many readers failed."""
+    key = object()
+    _reports[key] = report
+    try:
+        yield
+    finally:
+        del _reports[key]
+
+
 def reload(why: str) -> None:
     """Read everything again, once: ports share the configuration of access. What cannot be read is an error in the log, where
     `why` names the cause."""
-    whole = True
+    failures = 0
     for read in dict.fromkeys(_readers.values()):
         try:
             read()
         except Exception as error:
-            whole = False
+            failures += 1
             _log.error("not reloaded, what was there stays in use: %(reason)s", {"reason": str(error)})
-    if whole:
+    if not failures:
         _log.info("reloaded at %(why)s: log files, certificates, keys of access", {"why": why})
     else:
         _log.warning("reloaded in part only at %(why)s, see the errors before", {"why": why})
+    for report in tuple(_reports.values()):
+        report(why, failures)

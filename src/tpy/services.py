@@ -10,7 +10,7 @@ that the frontend answers as INTERNAL).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeVar
 
 from tpy.config import ModelConfig
@@ -359,12 +359,44 @@ class TraceService(Protocol):
         ...
 
 
+class ControlAction(AbstractContextManager["ControlAction"], Protocol):
+    """A call that changes something about the server. An error that leaves its block is how it ended."""
+
+    def identified(self, caller: str, model: str) -> None:
+        """Tell who calls, "" for nobody who is known, and about which model, "" for none."""
+        ...
+
+    async def begin(self) -> None:
+        """To be called when the call may be carried out, before anything is changed. Raises Unavailable where changes must be
+        logged and cannot be."""
+        ...
+
+    def ended(self, result: str) -> None:
+        """The call ended in another way than OK, but without an error."""
+        ...
+
+    def forget(self) -> None:
+        """The call turned out to change nothing: it is not logged."""
+        ...
+
+
+class AuditService(Protocol):
+    """The log of control actions."""
+
+    def action(
+        self, protocol: str, route: str, *, peer: str = "", certificate: str = "", caller: str = "", model: str = ""
+    ) -> ControlAction:
+        """A call to `route` of a port; `certificate` is the name in that of the client, "" without one."""
+        ...
+
+
 class Services:
     """The services together, as a frontend receives them. Without `readiness` a frontend that reports changes has to poll.
     `deliveries` says which responses come together; without, each stands alone. Only the engine's own process has
-    `registration`. `observers` are those of this process."""
+    `registration`. `observers` are those of this process. Without `audit` control actions are not logged."""
 
     __slots__ = (
+        "audit",
         "checks",
         "deliveries",
         "diagnostics",
@@ -398,6 +430,7 @@ class Services:
         refusals: Refusals | None = None,
         traces: TraceService | None = None,
         checks: ConfigCheckService | None = None,
+        audit: AuditService | None = None,
     ) -> None:
         self.inference = inference
         self.repository = repository
@@ -413,6 +446,11 @@ class Services:
         self.refusals = refusals or Refusals()
         self.traces = traces
         self.checks = checks
+        self.audit = audit
+
+    def copy(self) -> Services:
+        """The same services, for some to be replaced."""
+        return Services(**{name: getattr(self, name) for name in self.__slots__})
 
 
 def offered(service: T | None) -> T:

@@ -14,14 +14,15 @@ from tpy.frontends.openai import frontend as openai
 from tpy.frontends.sagemaker import frontend as sagemaker
 from tpy.frontends.torchserve import frontend as torchserve
 from tpy.frontends.vertex_ai import frontend as vertex
+from tpy.services import Services
 
 from .http.fakes import FakeServices
 
 
-def applications() -> list[tuple[str, QuartTrio]]:
-    """The application of every port that has control calls."""
-    endpoint = create_endpoint(HttpOptions(address="127.0.0.1", port=0), FakeServices(), SystemClock())  # type: ignore[arg-type]
-    base: dict[str, Any] = {"address": "127.0.0.1", "port": 0}
+def applications(services: Services | None = None, **options: Any) -> list[tuple[str, QuartTrio]]:
+    """The application of every port that has control calls, over fake services, or those given. `options` are of each port."""
+    base: dict[str, Any] = {"address": "127.0.0.1", "port": 0, **options}
+    endpoint = create_endpoint(HttpOptions(**base), FakeServices() if services is None else services, SystemClock())
     vertex_options = vertex.Options(**base, predict_route="/predict", health_route="/health")
     sagemaker_options = sagemaker.Options(**base, model="m", form="infer", ping_mode="ready")
     return [

@@ -93,10 +93,18 @@ async def open_starting_ports(options: ServerOptions, clock: Clock, nursery: tri
 
 @asynccontextmanager
 async def open_ports(
-    options: ServerOptions, services: Services, clock: Clock, *, sockets: Sockets, stop: trio.Event, give_up: trio.Event
+    options: ServerOptions,
+    services: Services,
+    audited: Services,
+    clock: Clock,
+    *,
+    sockets: Sockets,
+    stop: trio.Event,
+    give_up: trio.Event,
 ) -> AsyncIterator[Ports]:
     """Serve the ports, at `sockets` where they have some already, for the length of the block, which begins early when `give_up`
-    is set. To be left when `stop` is set; then what is in flight is answered first."""
+    is set. Those of this process ask `audited`; frontend processes log control actions themselves. To be left when `stop` is
+    set; then what is in flight is answered first."""
     known = frontends()
     last = {name: each for name, each in options.frontends.items() if known[name].until_drained}
     others = {name: each for name, each in options.frontends.items() if name not in last}
@@ -104,11 +112,9 @@ async def open_ports(
     there = {name: each for name, each in others.items() if name not in here}
     drained = trio.Event()
     async with trio.open_nursery() as nursery:
-        addresses = await _serve(last, sockets, services, clock, drained, nursery)
-        opened = (
-            _in_processes(options, there, sockets, services, stop, give_up) if there else _here({}, {}, services, clock, stop)
-        )
-        async with _here(here, sockets, services, clock, stop) as near, opened as ports:
+        addresses = await _serve(last, sockets, audited, clock, drained, nursery)
+        opened = _in_processes(options, there, sockets, services, stop, give_up) if there else _here({}, {}, audited, clock, stop)
+        async with _here(here, sockets, audited, clock, stop) as near, opened as ports:
             yield ports._replace(addresses=dict(sorted({**addresses, **near.addresses, **ports.addresses}.items())))
         drained.set()
         nursery.cancel_scope.deadline = trio.current_time() + _LAST_PORTS_STOP_S
@@ -159,6 +165,7 @@ async def _in_processes(
             bound[name] = sockets, address_of(sockets[0])
         frontend = FrontendOptions(
             switch_interval_s=sys.getswitchinterval(),
+            audit_log=options.audit_log,
             ports={
                 name: PortOptions(
                     options=msgspec.Raw(msgspec.msgpack.encode(port)),

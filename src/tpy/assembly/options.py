@@ -12,7 +12,7 @@ from tpy.backend import HostPolicy
 from tpy.config import RequestTimeout
 from tpy.devices import PINNED_POOL_BYTES_DEFAULT
 from tpy.frontends.transport import ListenOptions
-from tpy.messages import LogSettings
+from tpy.messages import AuditLogOptions, LogSettings
 from tpy.telemetry.access_log import AccessLogOptions
 from tpy.telemetry.latencies import LatencyOptions
 from tpy.telemetry.traces.trace import TraceOptions
@@ -84,6 +84,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     restarts: RestartOptions = RestartOptions(wait_s=5.0)
     log: LogSettings = LogSettings()
     access_log: AccessLogOptions = AccessLogOptions()
+    audit_log: AuditLogOptions = AuditLogOptions()
     trace: TraceOptions = TraceOptions()
     recording_directory: str = ""
     restricting_headers: frozenset[str] = frozenset()

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -50,11 +50,14 @@ from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.logs import LogController
 from tpy.telemetry.traces.tracer import tracing
 from tpy.units import NS_PER_S
-from tpy_control import BACKENDS_FOLDER, ControlPlane, StartupReport, run_control_plane
+from tpy_control import BACKENDS_FOLDER, ControlMode, ControlPlane, StartupReport, run_control_plane
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
 from tpy_data.engine.loading.placing import Machine
 from tpy_data.gpus import NO_GPUS, GpuInventory
 from tpy_data.registry import BackendRegistry
+
+if TYPE_CHECKING:
+    from tpy.assembly.auditing import Auditing
 
 _log = logging.getLogger(__name__)
 
@@ -130,6 +133,7 @@ async def run_server(
     outcome = Outcome.STOPPED
     with (
         access_log(options.access_log) as log_of_requests,
+        _auditing(options, clock) as audit,
         tracing(options.trace) as tracer,
         recording(options.recording_directory, clock, options.server_id, options.restricting_headers) as recorder,
         trio.CancelScope() as everything,
@@ -143,9 +147,9 @@ async def run_server(
             if control is not None:
                 plane = _open_data_plane(options, gpus, devices, store, registry, clock, observers, custom_metrics)
                 async with plane as data:
-                    data.use_repository(control)
+                    data.use_repository(control if audit is None else audit.loading(control))
                     refusals = Refusals()
-                    lost_lines = partial(_dropped_lines, logs, log_of_requests)
+                    lost_lines = partial(_dropped_lines, logs, log_of_requests, audit)
                     metrics = MetricsPage(options, data, gpus, devices, control.metrics, refusals, lost_lines)
                     if not control.server_live():
                         data.refuse_everything()
@@ -165,12 +169,20 @@ async def run_server(
                         traces=tracer,
                         checks=control,
                     )
+                    audited = services if audit is None else audit.around(services)
+                    if audit is not None:
+                        data.rollouts.on_decision = audit.note_rollout
+                        control_nursery.start_soon(
+                            partial(audit.follow, store, rejections=options.control.mode is not ControlMode.EXPLICIT)
+                        )
                     control_nursery.start_soon(readiness.follow, store)
                     closing_ports = trio.Event()
 
                     def begin_stop() -> float:
                         exit_s = trio.current_time() + options.exit_timeout_s
                         everything.deadline = exit_s + ANSWERS_STOP_S
+                        if audit is not None:
+                            audit.note_stop(stop.reason)
                         _begin_stop(control, data, readiness, stop.reason)
                         return exit_s
 
@@ -179,7 +191,7 @@ async def run_server(
                         outcome = await _loaded_or_stop(wait_loaded, stop)
                     if not stop.asked.is_set():
                         listening = _frontends(
-                            options, services, metrics, clock, starting.sockets, stop=closing_ports, give_up=stop.asked
+                            options, services, audited, metrics, clock, starting.sockets, stop=closing_ports, give_up=stop.asked
                         )
                         async with listening as ports:
                             starting.stop.set()
@@ -188,7 +200,7 @@ async def run_server(
                                 opened(ports.addresses)
                                 outcome = await _loaded_or_stop(wait_loaded, stop)
                             if not stop.asked.is_set():
-                                task_status.started(Running(ports.addresses, services))
+                                task_status.started(Running(ports.addresses, audited))
                             await stop.asked.wait()
                             if options.exit_delay_s and outcome is Outcome.STOPPED:
                                 await _wait_noticed(options.exit_delay_s, control, readiness, stop.reason)
@@ -213,8 +225,21 @@ async def run_server(
     return outcome
 
 
-def _dropped_lines(logs: LogController, log_of_requests: AccessLog | None) -> dict[str, int]:
-    return {"server": logs.dropped, "access": 0 if log_of_requests is None else log_of_requests.dropped}
+@contextmanager
+def _auditing(options: ServerOptions, clock: Clock) -> Iterator[Auditing | None]:
+    """The audit log for the length of the block, if there is one. Raises InvalidArgument for a file that cannot be written."""
+    if not options.audit_log.file:
+        yield None
+        return
+    from tpy.assembly.auditing import auditing
+
+    with auditing(options.audit_log, clock) as found:
+        yield found
+
+
+def _dropped_lines(logs: LogController, log_of_requests: AccessLog | None, audit: Auditing | None) -> dict[str, int]:
+    lost = {"server": logs.dropped, "access": 0 if log_of_requests is None else log_of_requests.dropped}
+    return lost if audit is None else {**lost, "audit": audit.dropped}
 
 
 @asynccontextmanager
@@ -317,6 +342,7 @@ async def _loaded_or_stop(wait_loaded: Callable[[], Awaitable[bool]], stop: Stop
 async def _frontends(
     options: ServerOptions,
     services: Services,
+    audited: Services,
     metrics: MetricsPage,
     clock: Clock,
     sockets: Sockets,
@@ -327,7 +353,7 @@ async def _frontends(
     """The ports, and the sampling of the machine. Leaving the block waits until each port has drained."""
     async with trio.open_nursery() as sampling:
         sampling.start_soon(metrics.sample)
-        async with open_ports(options, services, clock, sockets=sockets, stop=stop, give_up=give_up) as ports:
+        async with open_ports(options, services, audited, clock, sockets=sockets, stop=stop, give_up=give_up) as ports:
             yield ports
         sampling.cancel_scope.cancel()
 

@@ -126,6 +126,16 @@ FLAGS: tuple[Flag, ...] = (
         "Warn of each request that takes so many milliseconds, with the times of its phases; 0: never. An addition of tpy.",
         minimum=0,
     ),
+    _flag(
+        "Logging",
+        "audit-log",
+        "",
+        "Write a JSON line for each change of models or settings: who, from where, what, result; - for stderr. Not Triton's.",
+        metavar="FILE",
+    ),
+    _flag(
+        "Logging", "audit-log-required", False, "Refuse changes that the audit log cannot take, as on a full disk. Not Triton's."
+    ),
     # Model repository
     _flag(
         "Model repository",

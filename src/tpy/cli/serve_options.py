@@ -27,7 +27,7 @@ from tpy.frontends.table import frontends
 from tpy.frontends.tls_flags import unused_tls_files
 from tpy.frontends.transport import UNIX, ListenOptions
 from tpy.limits import SUMMARY_QUANTILES_MAX
-from tpy.messages import LogSettings
+from tpy.messages import AuditLogOptions, LogSettings
 from tpy.telemetry.access_log import AccessLogOptions
 from tpy.telemetry.latencies import LatencyOptions
 from tpy.units import NS_PER_MS, NS_PER_S
@@ -136,6 +136,8 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     access_log_format: str
     access_log_sample: int
     slow_request_ms: int
+    audit_log: str
+    audit_log_required: bool
     trace_config: tuple[str, ...]
     trace_file: str
     trace_level: tuple[str, ...]
@@ -237,6 +239,7 @@ def server_options(
         access_log=AccessLogOptions(
             file=v.access_log, format=v.access_log_format, sample=v.access_log_sample, slow_ms=v.slow_request_ms
         ),
+        audit_log=_audit_log(v),
         shown=tuple(
             ShownOption(flag.field, _shown(flag, values[flag.field]), values[flag.field] == flag.default)
             for flag in FLAGS
@@ -457,3 +460,10 @@ def _compute_capability_min(v: _Values) -> float:
     if not re.fullmatch(r"\d{1,3}(\.\d{1,3})?", text):
         raise UsageError(f"--min-supported-compute-capability: expected a number such as 7.5, got '{text}'")
     return float(text)
+
+
+def _audit_log(v: _Values) -> AuditLogOptions:
+    """Raises UsageError where lines are required that go nowhere."""
+    if v.audit_log_required and not v.audit_log:
+        raise UsageError("--audit-log-required: expected --audit-log FILE, too, to which lines are written")
+    return AuditLogOptions(file=v.audit_log, required=v.audit_log_required)

@@ -56,6 +56,19 @@ LOG_PAUSE_S: Final = 0.01
 LOST_LINES_TOLD_S: Final = 1.0
 """From one report of a frontend process about the lines of its log that were lost to the next."""
 
+AUDIT_WRITE_S_MAX: Final = 5.0
+"""With --audit-log-required an action waits so long for its line to be written; a disk that hangs longer refuses it."""
+
+AUDIT_REFUSALS_PER_S_MAX: Final = 20
+"""Lines in a second about calls that were refused for who sent them; the others are counted in the next line. Those without a key
+are not to fill the disk, nor to push lines of others out of the queue."""
+
+AUDIT_ERROR_CHARACTERS_MAX: Final = 500
+"""Of an error in the audit log: enough for what was refused and why, little of what a client or a model has put into it."""
+
+AUDIT_NAMES_MAX: Final = 20
+"""Files, models or values that a line of the audit log lists."""
+
 LOG_CLOSE_S_MAX: Final = 1.0
 """At the end the lines that wait may take so long; a pipe that nobody reads keeps no server."""
 

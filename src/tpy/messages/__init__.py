@@ -47,7 +47,7 @@ from tpy.messages.models import (
 )
 from tpy.messages.places import HOST, MemoryType, Place
 from tpy.messages.recordings import Contents, RecordedFile, RecordingOptions, RecordingState, RecordingStatus
-from tpy.messages.server import GpuUse, LogLine, LogSettings, ServerMetadata
+from tpy.messages.server import AuditLogOptions, GpuUse, LogLine, LogSettings, ServerMetadata
 from tpy.messages.shared_memory import CudaRegistration, RegionFacts, RegionKind, Registration, SystemRegistration
 from tpy.messages.statistics import (
     BatchStatistics,
@@ -71,6 +71,7 @@ from tpy.messages.traces import Moment, TracedPart, TracedRequest
 __all__ = [
     "FINAL_ONLY",
     "HOST",
+    "AuditLogOptions",
     "BatchStatistics",
     "BatchingRules",
     "CacheActivity",

@@ -38,6 +38,13 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: str = "default"
 
 
+class AuditLogOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`file` is a path, "-" for standard error, "" for no audit log. `required`: what cannot be logged is not done."""
+
+    file: str = ""
+    required: bool = False
+
+
 class LogLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A line of the log. Numbers count from 1 since the start of the server."""
 

@@ -98,6 +98,10 @@ class _Call:
         self.is_cancelled = False
         self.has_ended = False
 
+    def certificate(self) -> str:
+        """See CallContext. The proxies of Serve take none."""
+        return ""
+
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """See CallContext."""
         if self.is_cancelled:

@@ -8,7 +8,7 @@ import select
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from tpy.limits import LOG_CLOSE_S_MAX, LOG_PAUSE_S, LOG_PIECE_CHARACTERS_MAX, LOG_WAITING_CHARACTERS_MAX
 
@@ -16,11 +16,11 @@ from tpy.limits import LOG_CLOSE_S_MAX, LOG_PAUSE_S, LOG_PIECE_CHARACTERS_MAX, L
 class LogFile:
     """A file to append to, opened by its name. Raises OSError when that fails."""
 
-    def __init__(self, path: str, *, may_wait: bool = True) -> None:
-        """Without `may_wait` a pipe that nobody reads is an error, and not waited for."""
+    def __init__(self, path: str, *, may_wait: bool = True, mode: int = 0o666) -> None:
+        """Without `may_wait` a pipe that nobody reads is an error, and not waited for. `mode` is for a new file."""
         self.path = os.path.abspath(path)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._descriptor = os.open(self.path, flags if may_wait else flags | os.O_NONBLOCK, 0o666)
+        self._descriptor = os.open(self.path, flags if may_wait else flags | os.O_NONBLOCK, mode)
         os.set_blocking(self._descriptor, True)
 
     def write(self, text: str) -> None:
@@ -63,6 +63,15 @@ class LogStream:
         """Leave the stream open."""
 
 
+class _Confirmation(NamedTuple):
+    """Stands behind a line; `done` is told whether that was written."""
+
+    done: Callable[[bool], None]
+
+
+_Item = str | LogFile | _Confirmation
+
+
 class LogWriter:
     """Owns `destination`, and the thread that writes to it, from the first line until `close`. When lines can be written again,
     `on_recovered` is called in that thread with the number of those that were dropped."""
@@ -75,7 +84,7 @@ class LogWriter:
         self._told = 0  # of `dropped`
         self._complained = False
         self._lock = threading.RLock()  # a signal or a finalizer may log inside of `write`
-        self._waiting: list[str | LogFile] = []
+        self._waiting: list[_Item] = []
         self._characters = 0
         self._asleep = False
         self._closing = threading.Event()
@@ -91,6 +100,17 @@ class LogWriter:
                 return
             self._characters += len(line)
             self._put(line)
+
+    def write_confirmed(self, line: str, done: Callable[[bool], None]) -> None:
+        """The same, and have `done` called with whether it was written: in the thread that writes, or in this call when there is
+        no room for it."""
+        with self._lock:
+            lost = self.dropped
+            self.write(line)
+            if self.dropped == lost:
+                self._put(_Confirmation(done))
+                return
+        done(False)
 
     def switch(self, destination: LogFile) -> None:
         """Write what comes from now on there; the former file is closed when what was before is written."""
@@ -114,7 +134,7 @@ class LogWriter:
         else:
             self._thread.join(LOG_CLOSE_S_MAX)
 
-    def _put(self, item: str | LogFile) -> None:
+    def _put(self, item: _Item) -> None:
         self._waiting.append(item)
         if self._thread is None:
             self._start()
@@ -145,13 +165,16 @@ class LogWriter:
                 self._wake.acquire()
         self._destination.close()
 
-    def _write_all(self, items: list[str | LogFile]) -> None:
+    def _write_all(self, items: list[_Item]) -> None:
         wrote = False
         for piece in _pieces(items):
             if isinstance(piece, LogFile):
                 self._destination.close()
                 self._destination = piece
                 self._complained = False
+                continue
+            if isinstance(piece, _Confirmation):
+                piece.done(wrote)
                 continue
             wrote = self._try(piece)
             with self._lock:
@@ -188,15 +211,15 @@ def write_at_once(stream: TextIO, text: str) -> None:
             _write(descriptor, text[begin : begin + LOG_PIECE_CHARACTERS_MAX // 4])
 
 
-def _pieces(items: Iterable[str | LogFile]) -> Iterator[list[str] | LogFile]:
-    """The lines, some at a time, and the files between them."""
+def _pieces(items: Iterable[_Item]) -> Iterator[list[str] | LogFile | _Confirmation]:
+    """The lines, some at a time, and what is between them."""
     lines: list[str] = []
     size = 0
     for item in items:
-        if lines and (isinstance(item, LogFile) or size + len(item) > LOG_PIECE_CHARACTERS_MAX):
+        if lines and (not isinstance(item, str) or size + len(item) > LOG_PIECE_CHARACTERS_MAX):
             yield lines
             lines, size = [], 0
-        if isinstance(item, LogFile):
+        if not isinstance(item, str):
             yield item
         else:
             lines.append(item)

@@ -36,6 +36,9 @@ class FakeCall:
         self.cancelled = False
         self._callback: Callable[[], None] | None = None
 
+    def certificate(self) -> str:
+        return ""
+
     def on_cancel(self, callback: Callable[[], None]) -> None:
         self._callback = callback
         if self.cancelled:

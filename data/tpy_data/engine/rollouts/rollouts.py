@@ -96,6 +96,8 @@ class Rollouts:
         self._woken = trio.Event()
         self._shadows: Shadows | None = None
         self._nursery: trio.Nursery | None = None
+        self.on_decision: Callable[[Mapping[str, object]], None] = lambda facts: None
+        """Told of each decision: the model, the versions, the state, why."""
         table.turn = self.turn
 
     async def run(self) -> None:
@@ -258,6 +260,7 @@ class Rollouts:
                 _log.info("model '%(model)s': version %(new)s gets all requests: %(reason)s", about)
             case RolloutState.ROLLED_BACK:
                 _log.error("model '%(model)s': version %(new)s is rolled back, %(old)s gets all requests: %(reason)s", about)
+        self.on_decision({**about, "state": decision.state.value})
         self._change(model)
 
     def _change(self, model: ModelId) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Any
 
 import trio
@@ -121,20 +121,35 @@ class _UnaryMethod:
     async def _run(self, call: UnaryCall, message: memoryview, scope: trio.CancelScope) -> None:
         with scope:
             try:
-                self._parts.policy.require(self._api, call.metadata)
-                if self._changes:
-                    self._parts.policy.require_no_page(call.metadata)
-                caller = self._parts.policy.identify(call.metadata)
-                if caller is not None and self._api != "health":  # not to read the files of a load call for anybody
-                    caller.require_role(roles_for(self._api, changes=call.path.endswith(_CHANGING)))
-                request = await self._reader.read(message)
-                if caller is not None:
-                    _authorize(caller, self._api, call.path, request)
-                del message  # a load may take minutes: do not keep its message that long
-                answering = self._method(request)
-                del request
-                response = await answering
-                call.reply([response.content if isinstance(response, Encoded) else serialised(response)])
+                audit = self._parts.services.audit if self._changes else None
+                with (
+                    nullcontext()
+                    if audit is None
+                    else audit.action("grpc", call.path, peer=call.peer, certificate=call.certificate()) as action
+                ):
+                    self._parts.policy.require(self._api, call.metadata)
+                    if self._changes:
+                        self._parts.policy.require_no_page(call.metadata)
+                    caller = self._parts.policy.identify(call.metadata)
+                    name = "" if caller is None else caller.name
+                    if action is not None:
+                        action.identified(name, "")
+                    if caller is not None and self._api != "health":  # not to read the files of a load call for anybody
+                        caller.require_role(roles_for(self._api, changes=call.path.endswith(_CHANGING)))
+                    request = await self._reader.read(message)
+                    if action is not None and self._api != "shared-memory":  # there the name is a region's
+                        action.identified(name, _model_of(request) or "")
+                    if caller is not None:
+                        _authorize(caller, self._api, call.path, request)
+                    del message  # a load may take minutes: do not keep its message that long
+                    if action is not None and getattr(request, "settings", True):
+                        await action.begin()
+                    elif action is not None:  # it asks for settings, and changes none
+                        action.forget()
+                    answering = self._method(request)
+                    del request
+                    response = await answering
+                    call.reply([response.content if isinstance(response, Encoded) else serialised(response)])
             except Exception as error:
                 _fail(call, error)
 
@@ -206,11 +221,16 @@ def _authorize(caller: Caller, api: str, path: str, request: Message) -> None:
         # The server itself is the service without a name; to know of anything else, a model perhaps, needs a role.
         model = service.partition("/")[0] or str(getattr(request, "name", "")) or None
     else:
-        model = str(getattr(request, "model_name", "") or getattr(request, "name", "")) or None
+        model = _model_of(request)
     changes = path.endswith(_CHANGING) or bool(getattr(request, "settings", None))
     if "unload_dependents" in getattr(request, "parameters", {}):
         model = None  # they have other names
     caller.authorize(api, model, changes=changes)
+
+
+def _model_of(request: Message) -> str | None:
+    """The model that a request names, or the region; None for none."""
+    return str(getattr(request, "model_name", "") or getattr(request, "name", "")) or None
 
 
 _CHANGING = ("/RepositoryModelLoad", "/RepositoryModelUnload")

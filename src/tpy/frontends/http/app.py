@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from http import HTTPStatus
 from types import TracebackType
@@ -35,7 +36,7 @@ from tpy.frontends.http.overview import OverviewApi
 from tpy.frontends.http.page_files import page_file, redirect_to_page
 from tpy.frontends.http.pages import PagesApi
 from tpy.frontends.http.predict import PredictApi
-from tpy.frontends.http.quart_bridge import BODY
+from tpy.frontends.http.quart_bridge import BODY, CERTIFICATE
 from tpy.frontends.http.recordings import RecordingsApi
 from tpy.frontends.http.shared_memory import RegionsApi
 from tpy.frontends.threads import forget_trace
@@ -108,9 +109,9 @@ def create_app(endpoint: InferEndpoint, *, page: bool = False, stopping: trio.Ev
     routes.add("health", "/v1/models/<no_verb:model>", GET=predict.ready)
     routes.add("inference", "/v1/models/<model>:predict", POST=predict.predict)
     for prefix in ("/v2/repository", "/v2/repository/<repository>"):
-        routes.add("model-repository", f"{prefix}/index", POST=control.index)
+        routes.add("model-repository", f"{prefix}/index", reads=True, POST=control.index)
         routes.add("model-repository", f"{prefix}/models/<model>/load", POST=control.load)
-        routes.add("model-repository", f"{prefix}/models/<model>/check", POST=control.check)
+        routes.add("model-repository", f"{prefix}/models/<model>/check", reads=True, POST=control.check)
         routes.add("model-repository", f"{prefix}/models/<model>/unload", POST=control.unload)
         routes.add("model-repository", f"{prefix}/models/<model>/rollout", GET=control.rollout, POST=control.change_rollout)
     routes.add("logging", "/v2/logging", GET=control.log_settings, POST=control.update_log_settings)
@@ -247,16 +248,18 @@ class Routes:
         *,
         access: str | None = None,
         infers: Callable[[HttpRequest], bool] | None = None,
+        reads: bool = False,
         **handlers: Handler,
     ) -> None:
         """Serve `rule`; the other keywords are methods. `category` is the restricted API that it belongs to, "" for none;
         `access` the one that says which roles it needs, if that is another: "" where the handler itself asks for them. `infers`
-        tells which requests are for inference, if the category does not."""
+        tells which requests are for inference, if the category does not. `reads`: no method changes anything, nor is in the
+        audit log."""
         roles_of = category if access is None else access
         is_inference = (lambda _: category == "inference") if infers is None else infers
 
         async def view(**values: str) -> Response:
-            return await self._serve(category, roles_of, rule, handlers, values, is_inference)
+            return await self._serve(category, roles_of, rule, handlers, values, is_inference, audited=not reads)
 
         self._app.add_url_rule(
             rule, endpoint=f"{rule} {category}", view_func=view, methods=list(handlers), provide_automatic_options=False
@@ -270,23 +273,39 @@ class Routes:
         handlers: dict[str, Handler],
         values: dict[str, str],
         is_inference: Callable[[HttpRequest], bool],
+        *,
+        audited: bool,
     ) -> Response:
         message = _message()
         try:
             if is_disguised(message.target):
                 return await _on_http_exception(NotFound())
             reads = request.method in _READING
-            if reads or not is_inference(message):
-                self._policy.web_pages.require(message.fields, changes=not reads)
-            if category:
-                self._policy.require(category, message.fields)
-                self._policy.require_here(roles_of)
-            message.caller = self._policy.identify(message.fields)
-            if message.caller is not None:
-                changes = not reads and not rule.endswith("/index")
-                message.caller.authorize(roles_of, values.get("model"), changes=changes)
-            handler = handlers["GET" if request.method == "HEAD" else request.method]
-            reply: HttpReply | StreamReply = await handler(message, **values)
+            audit = self._endpoint.services.audit
+            with (
+                nullcontext()
+                if reads or audit is None or not audited or is_inference(message)
+                else audit.action(
+                    self._protocol, f"{request.method} {rule}", peer=message.peer, certificate=_certificate()
+                ) as action
+            ):
+                if reads or not is_inference(message):
+                    self._policy.web_pages.require(message.fields, changes=not reads)
+                if category:
+                    self._policy.require(category, message.fields)
+                    self._policy.require_here(roles_of)
+                message.caller = self._policy.identify(message.fields)
+                if action is not None:
+                    action.identified("" if message.caller is None else message.caller.name, _named(values))
+                if message.caller is not None:
+                    changes = not reads and not rule.endswith("/index")
+                    message.caller.authorize(roles_of, values.get("model"), changes=changes)
+                if action is not None:
+                    await action.begin()
+                handler = handlers["GET" if request.method == "HEAD" else request.method]
+                reply: HttpReply | StreamReply = await handler(message, **values)
+                if action is not None and reply.status >= 400:
+                    action.ended(f"HTTP {reply.status}")
             if load_report.ASKED_BY in message.fields and is_inference(message):
                 version = parse_version(values.get("version"))
                 asked, services = message.fields, self._endpoint.services
@@ -323,6 +342,17 @@ class Routes:
             message.record.finish(now_ns, ErrorCode.CANCELLED.value, response_bytes=size)
         for record in message.further_records:
             record.finish(now_ns, ErrorCode.CANCELLED.value)
+
+
+def _certificate() -> str:
+    """The name in the certificate of the client of the present request."""
+    found: Callable[[], str] = request.scope["state"].get(CERTIFICATE, str)
+    return found()
+
+
+def _named(values: dict[str, str]) -> str:
+    """The model that a URL names; SageMaker's name of it, which is another, is the whole of its URL."""
+    return values.get("model") or values.get("name", "")
 
 
 def _message() -> HttpRequest:

@@ -55,6 +55,7 @@ class Http1Connection:
         self._wire = wire
         self._addresses = _pair(ends.client), _pair(ends.server)
         self._peer = str(ends.client) if ends.client.host else ""
+        self._certificate = ends.certificate
         self._begun_ns = 0
         """The time at which the request began that has not arrived completely; 0: there is none."""
         self._tasks = TaskGroup()
@@ -358,7 +359,7 @@ class Http1Connection:
         exchange = QuartExchange(self._replies, pending, done=self._end_alone, failed=self._scope.cancel)
         self._alone = exchange
         self._alone_request = request
-        self._tasks.spawn(exchange.run, self._port, self._tasks, request, *self._addresses)
+        self._tasks.spawn(exchange.run, self._port, self._tasks, request, self._certificate, *self._addresses)
 
     def _end_alone(self) -> None:
         self._alone = None

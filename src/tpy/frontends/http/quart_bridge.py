@@ -17,6 +17,9 @@ from tpy.frontends.http.replies import CONTINUE, Pending, Piece, ReplyQueue, con
 BODY = "tpy.body"
 """The key of the body in the state of the ASGI scope."""
 
+CERTIFICATE = "tpy.certificate"
+"""The key of what tells the name in the client's certificate."""
+
 _STREAM_ID = 1
 _BUFFERED_BYTES_MAX = 64 * 1024
 """A response is collected up to this size, so that an ordinary one is one `send`."""
@@ -46,7 +49,15 @@ class QuartExchange:
         self._close = False
         self._ended = False
 
-    async def run(self, port: HttpPort, tasks: TaskGroup, request: HttpRequest, client: Address, server: Address) -> None:
+    async def run(
+        self,
+        port: HttpPort,
+        tasks: TaskGroup,
+        request: HttpRequest,
+        certificate: Callable[[], str],
+        client: Address,
+        server: Address,
+    ) -> None:
         """Start the application on `request`, in `tasks`, and give it the body. Returns before it has answered."""
         self._stream = HTTPStream(
             port.app,
@@ -67,7 +78,7 @@ class QuartExchange:
                 method=request.method.decode("ascii"),
                 raw_path=request.target,
                 # The body goes past Hypercorn and Quart, who would copy it several times, on the loop.
-                state=ConnectionState({BODY: request.body}),
+                state=ConnectionState({BODY: request.body, CERTIFICATE: certificate}),
             )
         )
         request.body = b""

@@ -22,6 +22,7 @@ import msgspec
 import trio
 
 from tpy.clock import Clock
+from tpy.frontends.core.certificate import certificate_name
 from tpy.frontends.core.proxy_header import ProxyHeader, ProxyHeaderError
 from tpy.frontends.transport.accepting import ConnectionListener
 from tpy.frontends.transport.listening import BoundAddress, address_of, close, listen
@@ -102,10 +103,12 @@ class Port:
 
 
 class Ends(NamedTuple):
-    """Both ends of a connection; of a Unix socket the client has no address."""
+    """Both ends of a connection; of a Unix socket the client has no address. `certificate` tells the name in the certificate of
+    the client, "" for none."""
 
     client: BoundAddress = BoundAddress()
     server: BoundAddress = BoundAddress()
+    certificate: Callable[[], str] = str
 
 
 Serve = Callable[[Wire, Ends], Awaitable[None]]
@@ -189,7 +192,7 @@ async def _serve_connection(port: Port, serve: Serve, tls: ServerTls | None, wir
         if tls is None:
             await serve(wire, ends)
         elif (stream := await _handshake(port, tls.context, wire)) is not None:
-            await serve(TlsWire(stream, wire.raw), ends)
+            await serve(TlsWire(stream, wire.raw), ends._replace(certificate=partial(certificate_name, stream.getpeercert)))
     except ProxyHeaderError as error:
         # The peer's doing, and possibly done on purpose: not a warning, or an abuser fills the log.
         _log.debug("connection closed: %(why)s", {"why": str(error)})

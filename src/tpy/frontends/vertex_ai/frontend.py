@@ -159,7 +159,7 @@ def create_app(endpoint: InferEndpoint, *, options: Options, model: str) -> Quar
     routes = Routes(app, endpoint, protocol="vertex-ai")
     api = VertexApi(endpoint, model)
     routes.add("health", options.health_route, GET=api.health)
-    routes.add("", options.predict_route, infers=is_inference, POST=api.predict)
+    routes.add("", options.predict_route, infers=is_inference, reads=True, POST=api.predict)
     return app
 
 

@@ -20,7 +20,7 @@ from tpy.clock import Clock, SystemClock
 from tpy.frontends.grpc.transport import BoundAddress, GrpcOptions, Handlers, StreamCall, UnaryCall, serve_grpc
 from tpy.frontends.grpc.transport.connection import Connection, run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
-from tpy.frontends.transport import StreamWire
+from tpy.frontends.transport import Ends, StreamWire
 from tpy.http2 import codes
 from tpy.testing.trio_clock import TrioClock
 
@@ -214,7 +214,7 @@ async def in_memory(
     ended = trio.Event()
 
     async def serve() -> None:
-        await run_connection(port, StreamWire(theirs), "test")
+        await run_connection(port, StreamWire(theirs), Ends(BoundAddress(host="test", port=1)))
         ended.set()
 
     async with trio.open_nursery() as nursery:

@@ -14,7 +14,7 @@ from fuzz.target import Target, Violation
 from tpy.frontends.grpc.transport import StreamHandler, UnaryHandler
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
-from tpy.frontends.transport import StreamWire
+from tpy.frontends.transport import Ends, StreamWire
 from tpy.testing.trio_clock import TrioClock
 
 from .harness import echo, echo_stream, options
@@ -44,7 +44,7 @@ async def test_a_connection_survives_hostile_clients(
         chance = Chance(seed)
         ours, theirs = trio.testing.memory_stream_pair()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run_connection, port, StreamWire(theirs), "test")
+            nursery.start_soon(run_connection, port, StreamWire(theirs), Ends())
             for piece in cuts(chance, hostile.history(chance)):
                 try:
                     await ours.send_all(piece)

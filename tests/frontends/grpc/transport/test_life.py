@@ -8,7 +8,7 @@ import trio
 from tpy.frontends.grpc.transport import StreamHandler, UnaryHandler
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
-from tpy.frontends.transport import StreamWire
+from tpy.frontends.transport import Ends, StreamWire
 from tpy.testing.trio_clock import TrioClock
 
 from .harness import PATH, Client, Held, echo, echo_stream, in_memory, options
@@ -177,7 +177,7 @@ async def test_a_connection_that_is_set_up_while_the_server_stops(autojump_clock
     port.begin_drain()
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_connection, port, StreamWire(theirs), "late")
+        nursery.start_soon(run_connection, port, StreamWire(theirs), Ends())
         client = Client(ours)
         await client.flush()
         await client.read_to_end()

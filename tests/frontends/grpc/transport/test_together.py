@@ -14,7 +14,7 @@ from tpy.deliveries import Deliveries
 from tpy.frontends.grpc.transport import StreamCall, StreamHandler, UnaryHandler
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
-from tpy.frontends.transport import Pieces, Poller, SocketWire
+from tpy.frontends.transport import Ends, Pieces, Poller, SocketWire
 
 from .harness import PATH, Client, Held, options
 from .peer import message
@@ -55,7 +55,7 @@ async def on_a_socket(handler: UnaryHandler | StreamHandler) -> AsyncIterator[Se
         async with poller.polling(), trio.open_nursery() as nursery:
 
             async def serve() -> None:
-                await run_connection(port, wire, "test")
+                await run_connection(port, wire, Ends())
                 served.ended.set()
 
             nursery.start_soon(serve)

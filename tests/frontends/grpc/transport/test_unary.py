@@ -54,7 +54,7 @@ async def test_what_a_handler_sees(autojump_clock: trio.testing.MockClock) -> No
         assert call.metadata == (("a", "1"), ("b-bin", b"\0\1"), ("a", "2"))
         assert call.deadline_ns is not None
         assert 1.9e9 < call.deadline_ns - trio.current_time() * 1e9 <= 2e9
-        assert call.peer == "test"
+        assert call.peer == "test:1"
         call.reply((b"a", memoryview(b"bc")), [("t", "u"), ("v-bin", b"\xff")])
         reply = await served.client.answer(stream_id)
         assert reply.messages == [b"abc"]

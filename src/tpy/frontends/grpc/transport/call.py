@@ -54,6 +54,10 @@ class CallContext(Protocol):
         """The peer: `127.0.0.1:5000`, `[::1]:5000`, "" for that of a Unix socket, as over HTTP."""
         ...
 
+    def certificate(self) -> str:
+        """The name in the certificate of the client, "" for none."""
+        ...
+
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the call is cancelled: at most once, never after the answer, at once if it already is. There is
         one callback: a later one replaces an earlier one. It must neither block nor raise."""

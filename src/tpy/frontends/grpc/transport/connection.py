@@ -56,11 +56,11 @@ _READ_BYTES_BULK = MIB
 _CLOSED_TEXT = "the server closes the connection"
 
 
-async def run_connection(port: GrpcPort, wire: Wire, peer: str) -> None:
+async def run_connection(port: GrpcPort, wire: Wire, ends: Ends) -> None:
     """Serve `wire` until it ends, and close it. Cancelled: open calls are answered UNAVAILABLE as far as that goes at once."""
     try:
         async with trio.open_nursery() as tasks:
-            connection = Connection(port, wire, peer, tasks.start_soon)
+            connection = Connection(port, wire, ends, tasks.start_soon)
             try:
                 with port.serving(connection):
                     tasks.start_soon(connection.write)
@@ -77,11 +77,12 @@ async def run_connection(port: GrpcPort, wire: Wire, peer: str) -> None:
 class Connection:
     """Implements Link for its exchanges. One instance, one `read`, `write` and `keep_time`, whose nursery is `spawn`'s."""
 
-    def __init__(self, port: GrpcPort, wire: Wire, peer: str, spawn: Callable[..., None]) -> None:
+    def __init__(self, port: GrpcPort, wire: Wire, ends: Ends, spawn: Callable[..., None]) -> None:
         now_ns = port.clock.now_ns()
         self.server = Http2Server(port.rules, now_ns)
         self.codec = port.codec
-        self.peer = peer
+        self.peer = str(ends.client) if ends.client.host else ""
+        self.certificate = ends.certificate
         self.message_bytes_max = port.options.max_receive_bytes
         self.send_bytes_max = port.options.max_send_bytes
         self.receive_bytes_max = _READ_BYTES
@@ -380,6 +381,6 @@ async def serve_grpc(
     port = GrpcPort(options, handlers, clock, deliveries)
 
     async def serve(wire: Wire, ends: Ends) -> None:
-        await run_connection(port, wire, str(ends.client) if ends.client.host else "")
+        await run_connection(port, wire, ends)
 
     await serve_port(port, serve, stop=stop, inherited=inherited, task_status=task_status)

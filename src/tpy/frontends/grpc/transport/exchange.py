@@ -35,6 +35,7 @@ class Link(Protocol):
     server: Http2Server
     codec: MessageCodec
     peer: str
+    certificate: Callable[[], str]
     message_bytes_max: int
     send_bytes_max: int
     spawn: Callable[..., None]
@@ -90,6 +91,9 @@ class Exchange(abc.ABC):
     @property
     def peer(self) -> str:
         return self._link.peer
+
+    def certificate(self) -> str:
+        return self._link.certificate()
 
     def fail(self, status: Status, message: str, trailing_metadata: Metadata = ()) -> None:
         if self._may_answer():
