@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tpy.config import ModelConfig
 from tpy.config_forms import ConfigForms
@@ -384,9 +384,9 @@ class AuditService(Protocol):
     """The log of control actions."""
 
     def action(
-        self, protocol: str, route: str, *, peer: str = "", certificate: str = "", caller: str = "", model: str = ""
+        self, protocol: str, route: str, *, peer: str = "", certificate: Any = None, caller: str = "", model: str = ""
     ) -> ControlAction:
-        """A call to `route` of a port; `certificate` is the name in that of the client, "" without one."""
+        """A call to `route` of a port; `certificate` is the client's, as `ssl` tells it."""
         ...
 
 

@@ -15,15 +15,18 @@ import pytest
 import trio
 
 from tpy.auditing import AuditLog, audit_log
+from tpy.auditing.certificate import certificate_name
 from tpy.clock import SystemClock
 from tpy.errors import InvalidArgument, NotFound, PermissionDenied, Unavailable
-from tpy.frontends.core.certificate import certificate_name
 from tpy.limits import AUDIT_ERROR_CHARACTERS_MAX, AUDIT_REFUSALS_PER_S_MAX
 from tpy.messages import AuditLogOptions
 from tpy.reloading import reload, reloaded
 from tpy.units import NS_PER_MS, NS_PER_S
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+
+
+CERTIFICATE = {"subject": ((("commonName", "ci"),),)}
 
 
 class VirtualClock(SystemClock):
@@ -59,7 +62,7 @@ def logged(tmp_path: Path) -> Iterator[Logged]:
 
 async def act(log: AuditLog, model: str = "m", error: Exception | None = None) -> None:
     """A call that loads a model, or fails."""
-    with log.action("http", "POST /load", peer="127.0.0.1:5000", certificate="CN=ci") as action:
+    with log.action("http", "POST /load", peer="127.0.0.1:5000", certificate=CERTIFICATE) as action:
         action.identified("ci", model)
         await action.begin()
         if error is not None:
@@ -68,7 +71,7 @@ async def act(log: AuditLog, model: str = "m", error: Exception | None = None) -
 
 
 async def test_a_line_says_who_did_what_and_how_it_ended(logged: Logged) -> None:
-    with logged.log.action("http", "POST /load", peer="127.0.0.1:5000", certificate="CN=ci") as action:
+    with logged.log.action("http", "POST /load", peer="127.0.0.1:5000", certificate=CERTIFICATE) as action:
         action.identified("ci", "m")
         action.changes("load", files=["1/model.py"])
         logged.clock.time_ns += 12 * NS_PER_MS
@@ -246,4 +249,4 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     ],
 )
 def test_the_name_in_a_certificate(certificate: Any, name: str) -> None:
-    assert certificate_name(lambda: certificate) == name
+    assert certificate_name(certificate) == name

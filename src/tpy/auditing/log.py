@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 import trio
 
+from tpy.auditing.certificate import certificate_name
 from tpy.clock import Clock
 from tpy.echo import echo
 from tpy.errors import ErrorCode, InvalidArgument, TpyError, Unavailable
@@ -82,7 +83,7 @@ class AuditLog:
         route: str,
         *,
         peer: str = "",
-        certificate: str = "",
+        certificate: Any = None,
         caller: str = "",
         model: str = "",
     ) -> Action:
@@ -97,7 +98,7 @@ class AuditLog:
                 "protocol": protocol,
                 "route": route,
                 "peer": peer,
-                "certificate": certificate,
+                "certificate": echo(certificate_name(certificate)),
                 "caller": caller,
             },
             self._clock.now_ns(),

@@ -98,9 +98,8 @@ class _Call:
         self.is_cancelled = False
         self.has_ended = False
 
-    def certificate(self) -> str:
+    def certificate(self) -> None:
         """See CallContext. The proxies of Serve take none."""
-        return ""
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """See CallContext."""

@@ -36,8 +36,8 @@ class FakeCall:
         self.cancelled = False
         self._callback: Callable[[], None] | None = None
 
-    def certificate(self) -> str:
-        return ""
+    def certificate(self) -> None:
+        return
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         self._callback = callback

@@ -1,45 +1,16 @@
-"""The time for which a certificate is valid, which Python's `ssl` does not tell of a certificate that one serves with; and the
-name in that of a client."""
+"""The time for which a certificate is valid. Python's `ssl` does not tell it of a certificate that one serves with."""
 
 from __future__ import annotations
 
 import binascii
 import datetime
 import re
-from collections.abc import Callable
-from typing import Any
 
 _PEM = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----([A-Za-z0-9+/=\s]*)-----END")
 _VERSION = 0xA0
 _UTC_TIME = 0x17
 _BEFORE_VALIDITY = 3
 """Serial number, algorithm of the signature, issuer."""
-
-
-_SHORT_NAMES = {
-    "commonName": "CN",
-    "organizationName": "O",
-    "organizationalUnitName": "OU",
-    "countryName": "C",
-    "stateOrProvinceName": "ST",
-    "localityName": "L",
-    "domainComponent": "DC",
-}
-
-
-def certificate_name(certificate: Callable[[], Any]) -> str:
-    """The subject of a client's certificate as RFC 4514 writes it, `CN=ci,O=Example`, or else its first other name,
-    `URI:spiffe://...`; "" without a certificate. `certificate` is `getpeercert` of a connection."""
-    found = certificate() or {}
-    names = [pair for group in reversed(found.get("subject", ())) for pair in group]
-    if names:
-        return ",".join(f"{_SHORT_NAMES.get(name, name)}={_escaped(value)}" for name, value in names)
-    return next((f"{kind}:{name}" for kind, name in found.get("subjectAltName", ())), "")
-
-
-def _escaped(value: str) -> str:
-    """A value in which nothing looks like the next name."""
-    return re.sub(r'[,+"\\<>;=]', lambda found: f"\\{found[0]}", value)
 
 
 def validity(pem: bytes) -> tuple[datetime.datetime, datetime.datetime] | None:

@@ -286,7 +286,10 @@ class Routes:
                 nullcontext()
                 if reads or audit is None or not audited or is_inference(message)
                 else audit.action(
-                    self._protocol, f"{request.method} {rule}", peer=message.peer, certificate=_certificate()
+                    self._protocol,
+                    f"{request.method} {rule}",
+                    peer=message.peer,
+                    certificate=request.scope["state"].get(CERTIFICATE, dict)(),
                 ) as action
             ):
                 if reads or not is_inference(message):
@@ -342,12 +345,6 @@ class Routes:
             message.record.finish(now_ns, ErrorCode.CANCELLED.value, response_bytes=size)
         for record in message.further_records:
             record.finish(now_ns, ErrorCode.CANCELLED.value)
-
-
-def _certificate() -> str:
-    """The name in the certificate of the client of the present request."""
-    found: Callable[[], str] = request.scope["state"].get(CERTIFICATE, str)
-    return found()
 
 
 def _named(values: dict[str, str]) -> str:

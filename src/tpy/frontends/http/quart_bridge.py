@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from hypercorn.protocol.events import Body, EndBody, Event, Request, Response, StreamClosed
 from hypercorn.protocol.http_stream import HTTPStream
@@ -18,7 +19,7 @@ BODY = "tpy.body"
 """The key of the body in the state of the ASGI scope."""
 
 CERTIFICATE = "tpy.certificate"
-"""The key of what tells the name in the client's certificate."""
+"""The key of what gives the client's certificate."""
 
 _STREAM_ID = 1
 _BUFFERED_BYTES_MAX = 64 * 1024
@@ -54,7 +55,7 @@ class QuartExchange:
         port: HttpPort,
         tasks: TaskGroup,
         request: HttpRequest,
-        certificate: Callable[[], str],
+        certificate: Callable[[], Any],
         client: Address,
         server: Address,
     ) -> None:

@@ -22,7 +22,6 @@ import msgspec
 import trio
 
 from tpy.clock import Clock
-from tpy.frontends.core.certificate import certificate_name
 from tpy.frontends.core.proxy_header import ProxyHeader, ProxyHeaderError
 from tpy.frontends.transport.accepting import ConnectionListener
 from tpy.frontends.transport.listening import BoundAddress, address_of, close, listen
@@ -103,12 +102,11 @@ class Port:
 
 
 class Ends(NamedTuple):
-    """Both ends of a connection; of a Unix socket the client has no address. `certificate` tells the name in the certificate of
-    the client, "" for none."""
+    """Both ends of a connection; of a Unix socket the client has no address. `certificate` is `getpeercert` of its TLS."""
 
     client: BoundAddress = BoundAddress()
     server: BoundAddress = BoundAddress()
-    certificate: Callable[[], str] = str
+    certificate: Callable[[], Any] = dict
 
 
 Serve = Callable[[Wire, Ends], Awaitable[None]]
@@ -192,7 +190,7 @@ async def _serve_connection(port: Port, serve: Serve, tls: ServerTls | None, wir
         if tls is None:
             await serve(wire, ends)
         elif (stream := await _handshake(port, tls.context, wire)) is not None:
-            await serve(TlsWire(stream, wire.raw), ends._replace(certificate=partial(certificate_name, stream.getpeercert)))
+            await serve(TlsWire(stream, wire.raw), ends._replace(certificate=stream.getpeercert))
     except ProxyHeaderError as error:
         # The peer's doing, and possibly done on purpose: not a warning, or an abuser fills the log.
         _log.debug("connection closed: %(why)s", {"why": str(error)})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from grpclib.const import Status
 
@@ -54,8 +54,8 @@ class CallContext(Protocol):
         """The peer: `127.0.0.1:5000`, `[::1]:5000`, "" for that of a Unix socket, as over HTTP."""
         ...
 
-    def certificate(self) -> str:
-        """The name in the certificate of the client, "" for none."""
+    def certificate(self) -> Any:
+        """The certificate of the client as `ssl` tells it, empty or None without one."""
         ...
 
     def on_cancel(self, callback: Callable[[], None]) -> None:

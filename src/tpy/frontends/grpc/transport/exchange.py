@@ -6,7 +6,7 @@ import abc
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from grpclib.const import Status
 
@@ -35,7 +35,7 @@ class Link(Protocol):
     server: Http2Server
     codec: MessageCodec
     peer: str
-    certificate: Callable[[], str]
+    certificate: Callable[[], Any]
     message_bytes_max: int
     send_bytes_max: int
     spawn: Callable[..., None]
@@ -92,7 +92,7 @@ class Exchange(abc.ABC):
     def peer(self) -> str:
         return self._link.peer
 
-    def certificate(self) -> str:
+    def certificate(self) -> Any:
         return self._link.certificate()
 
     def fail(self, status: Status, message: str, trailing_metadata: Metadata = ()) -> None:
