@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tpy.backend import Backend, BackendSettings, Isolation, default_isolation, isolation_of
+from tpy.backend import SANDBOX, Backend, BackendSettings, Isolation, default_isolation, isolation_of
 from tpy.config import ModelConfig
 from tpy.config.model_files import ADVICE_FOR_BACKEND
 from tpy.errors import InvalidArgument, Unavailable
@@ -129,8 +129,11 @@ class BackendRegistry:
         source = self._library_of(config, folders) or self._find(name, folders)
         if source.isolates_itself or config.runtime.endswith(_PYTHON_FILE):
             return self._get(name, Isolation.THREAD, source)
-        isolation = isolation_of(config, self._config(name, source))
-        return self._get(name, isolation or default_isolation(load_factory(source.origin, name)), source)
+        settings = self._config(name, source)
+        isolation = isolation_of(config, settings) or default_isolation(load_factory(source.origin, name))
+        if isolation is Isolation.THREAD and (config.parameter(SANDBOX) or settings.get(SANDBOX)):
+            raise InvalidArgument(f"model '{config.name}': {SANDBOX} needs isolation 'process', not 'thread'")
+        return self._get(name, isolation, source)
 
     def folders_of(self, backend: str) -> tuple[Path, ...]:
         """The folders that a backend of this name may have files in, whether they are there or not."""

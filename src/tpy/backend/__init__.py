@@ -9,6 +9,7 @@ step instead of executing batches, have their contract in `tpy.backend.engine`.
 from tpy.backend.batching import BATCH_INPUT_RANKS, Batching, batching_of, gather, scatter
 from tpy.backend.contract import (
     ISOLATION,
+    SANDBOX,
     Backend,
     BackendCapabilities,
     BackendFactory,
@@ -55,6 +56,7 @@ from tpy.backend.server_calls import AfterRead, CallSink, DescriptorReader, Done
 __all__ = [
     "BATCH_INPUT_RANKS",
     "ISOLATION",
+    "SANDBOX",
     "AfterRead",
     "AnswerLater",
     "Backend",

@@ -177,6 +177,9 @@ BackendFactory = Callable[[BackendSettings], Backend]
 ISOLATION: Final = "isolation"
 """The parameter of a model, and the key of `--backend-config`."""
 
+SANDBOX: Final = "sandbox"
+"""The parameter of a model, and the key of `--backend-config`, for workers that may do little."""
+
 _EARLIER_NAME: Final = "TPY_PYTHON_ISOLATION"
 """The parameter's name when only Python models had it."""
 

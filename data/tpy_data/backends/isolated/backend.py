@@ -27,6 +27,7 @@ from tpy_data.backends.python.instance.loading import StartedWorker
 from tpy_data.backends.python.instance.process_instance import start_instance
 from tpy_data.backends.python.instance.start import WorkerStart
 from tpy_data.backends.python.protocol.messages import decode_text
+from tpy_data.backends.python.sandboxing import Sandbox, calls_of, sandbox_of
 from tpy_data.backends.python.settings import PythonSettings, read_settings
 from tpy_data.backends.python.worker.hosting.order import HostedContext, HostingAnswer, HostingOrder, decode_answer, pack, unpack
 from tpy_data.backends.python.worker.loader import ModelSource
@@ -73,10 +74,17 @@ class Hosts:
             directory="" if context is None else str(context.version_directory),
             interpreter=interpreter,
             hosting=self.order(context),
+            sandbox=None if context is None else self.sandbox(context, source),
         )
         worker = StartedWorker(start, self._limits, self._spawner, log)
         worker.stop(self._limits.finalize_timeout_s)
         return unpack(decode_text(worker.loaded), decode_answer)
+
+    def sandbox(self, context: ModelContext, source: ModelSource) -> Sandbox | None:
+        """The sandbox of a model's workers, which read what hosts the backend, too. Raises as `sandbox_of`."""
+        settings = self._settings
+        folders = (settings.backend_directory, None if settings.library is None else settings.library.parent)
+        return sandbox_of(context, settings.config, (*source.search_path, *(str(each) for each in folders if each is not None)))
 
     def runs_with(self, context: ModelContext | None) -> tuple[Interpreter, ModelSource]:
         """The interpreter of a worker, and where that finds the server's packages: the server's own, or that of the model's
@@ -153,6 +161,7 @@ class IsolatedModel:
             context.log(level, f"{placement.name}: {text}")
 
         interpreter, source = self._hosts.runs_with(context)
+        sandbox = self._hosts.sandbox(context, source)
         start = WorkerStart(
             name=placement.name,
             mode="instance",
@@ -164,7 +173,8 @@ class IsolatedModel:
             iterative=is_iterative(context.config),
             host=placement.host,
             metrics=context.metrics,
-            server=context.server,
+            server=calls_of(sandbox, context.server),
+            sandbox=sandbox,
             hosting=self._hosts.order(context, placement),
         )
         return self._hosts.instance(start, log, state=implicit_state(context.config), execute_limit_s=self._execute_limit_s)

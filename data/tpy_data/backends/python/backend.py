@@ -35,6 +35,7 @@ from tpy_data.backends.python.instance.loading import StartedWorker
 from tpy_data.backends.python.instance.process_instance import start_instance
 from tpy_data.backends.python.instance.start import InstanceStart, WorkerStart
 from tpy_data.backends.python.instance.thread_instance import ThreadInstance
+from tpy_data.backends.python.sandboxing import Sandbox, calls_of, refuse_in_thread, sandbox_of
 from tpy_data.backends.python.settings import PythonSettings, read_settings
 from tpy_data.backends.python.worker.context import set_for_package
 from tpy_data.backends.python.worker.loader import ModelSource, forget
@@ -94,6 +95,7 @@ class PythonBackend:
             directory=str(context.version_directory),
             interpreter=self._environments.interpreter(context),
             config=json.dumps(given),
+            sandbox=self._sandbox(context),
         )
         worker = StartedWorker(start, self._settings, self._spawner, _named_log(context, name))
         worker.stop(self._settings.finalize_timeout_s)
@@ -113,18 +115,23 @@ class PythonBackend:
                 f"model '{config.name}': implicit state of a decoupled model is not supported by the python backend"
             )
         if isolation_of(config, self._config) is Isolation.THREAD:
+            refuse_in_thread(config, self._config)
             for parameter in (EXECUTION_ENVIRONMENT, EXECUTE_LIMIT):
                 if config.parameter(parameter):
                     raise InvalidArgument(f"model '{context.name}': {parameter} needs {ISOLATION} 'process', not 'thread'")
             package = f"tpy_in_process_model_{next(_package_numbers)}"
             return ThreadedModel(context, self._source(context, package))
         source = self._source(context, str(context.version))
-        return IsolatedModel(context, source, self._environments, self._spawner, self._settings)
+        return IsolatedModel(context, source, self._environments, self._spawner, self._settings, self._sandbox(context))
 
     def close(self) -> None:
         """Ends the spawner and removes unpacked environments."""
         self._spawner.close()
         self._environments.close()
+
+    def _sandbox(self, context: ModelContext) -> Sandbox | None:
+        """Raises as `sandbox_of`."""
+        return sandbox_of(context, self._config, () if self._directory is None else (str(self._directory),))
 
     def _source(self, context: ModelContext, package: str) -> ModelSource:
         """Raises InvalidArgument for a file outside the version's folder."""
@@ -157,8 +164,11 @@ class IsolatedModel:
         environments: Environments,
         spawner: Spawner,
         settings: PythonSettings,
+        sandbox: Sandbox | None,
     ) -> None:
         self._context = context
+        self._sandbox = sandbox
+        self._server = calls_of(sandbox, context.server)
         self._source = source
         self._interpreter = environments.interpreter(context)
         self._execute_limit_s = execute_limit_s(context.config)
@@ -172,7 +182,8 @@ class IsolatedModel:
         context = self._context
         log = _named_log(context, placement.name)
         start = WorkerStart(
-            **msgspec.structs.asdict(instance_start(context, placement, self._source)),
+            **{**msgspec.structs.asdict(instance_start(context, placement, self._source)), "server": self._server},
+            sandbox=self._sandbox,
             mode="instance",
             interpreter=self._interpreter,
             host=placement.host,

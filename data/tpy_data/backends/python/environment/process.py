@@ -10,10 +10,11 @@ import signal
 import socket
 import subprocess
 import threading
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import outcome
 
@@ -21,6 +22,7 @@ from tpy.backend import HostPolicy, bound
 from tpy.backend.host_policy import ANYWHERE
 from tpy.errors import Internal
 from tpy.process_output import LogLine, OutputForwarder
+from tpy.scratch import ScratchDirectory
 from tpy.units import KIB
 from tpy_data.backends.python.environment.interpreters import Interpreter
 from tpy_data.backends.python.environment.template import WORKER, NoAnswer, NoTemplate, Templates
@@ -72,6 +74,17 @@ TERMINATE_GRACE_S = 2
 """Between SIGTERM and SIGKILL."""
 
 
+class SandboxOrder(NamedTuple):
+    """The start of a worker in a sandbox: the order of `worker.sandbox.enter` in JSON, and all of its environment."""
+
+    text: str
+    environment: Mapping[str, str]
+
+
+Sandboxes = Callable[[Path], SandboxOrder]
+"""Makes the order for a worker with this folder for temporary files."""
+
+
 class Child(Protocol):
     """A worker's process."""
 
@@ -103,12 +116,22 @@ class Spawner:
         except NoTemplate:
             return None
 
-    def start(self, executable: str, name: str, files: tuple[int, int], output: tuple[int, int], host: HostPolicy) -> Child:
+    def start(
+        self,
+        executable: str,
+        name: str,
+        files: tuple[int, int],
+        output: tuple[int, int],
+        host: HostPolicy,
+        sandbox: SandboxOrder | None = None,
+    ) -> Child:
         """Start a worker in a process group of its own, bound as `host` says, with the descriptors `files` of its connection and
         of its tokens, and `output`. Raises OSError; Internal when it cannot be bound."""
         # -B: bytecode in a watched repository would look like a change of the model.
         command = [executable, "-B", str(WORKER), *map(str, files), str(os.getpid()), name]
-        return self._start(output, host, command, files)
+        if sandbox is None:
+            return self._start(output, host, command, files)
+        return self._start(output, host, [*command, sandbox.text], files, sandbox.environment)
 
     def close(self) -> None:
         """No more workers."""
@@ -117,15 +140,26 @@ class Spawner:
         self.reader.close()
 
     def _start(
-        self, output: tuple[int, int], host: HostPolicy, command: list[str], files: tuple[int, ...]
+        self,
+        output: tuple[int, int],
+        host: HostPolicy,
+        command: list[str],
+        files: tuple[int, ...],
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         started: SimpleQueue[outcome.Outcome[subprocess.Popen[bytes]]] = SimpleQueue()
-        if not self._thread.run(lambda: started.put(outcome.capture(_start, command, files, output, host))):
+        if not self._thread.run(lambda: started.put(outcome.capture(_start, command, files, output, host, environment))):
             raise OSError("the backend is closed")
         return started.get().unwrap()
 
 
-def _start(command: list[str], files: tuple[int, ...], output: tuple[int, int], host: HostPolicy) -> subprocess.Popen[bytes]:
+def _start(
+    command: list[str],
+    files: tuple[int, ...],
+    output: tuple[int, int],
+    host: HostPolicy,
+    environment: Mapping[str, str] | None,
+) -> subprocess.Popen[bytes]:
     with bound(host):  # a process is bound as the thread that starts it
         return subprocess.Popen(
             command,
@@ -133,6 +167,7 @@ def _start(command: list[str], files: tuple[int, ...], output: tuple[int, int], 
             stdout=output[0],
             stderr=output[1],
             pass_fds=files,
+            env=environment,
             # Ctrl-C in the terminal goes to the server, which ends its workers in order.
             process_group=0,
         )
@@ -169,15 +204,30 @@ class WorkerProcess:
     are there until then."""
 
     def __init__(
-        self, name: str, interpreter: Interpreter, spawner: Spawner, log: LogLine, *, host: HostPolicy = ANYWHERE
+        self,
+        name: str,
+        interpreter: Interpreter,
+        spawner: Spawner,
+        log: LogLine,
+        *,
+        host: HostPolicy = ANYWHERE,
+        sandbox: Sandboxes | None = None,
     ) -> None:
-        """Raises Internal when the interpreter cannot be started, or no more files can be opened."""
+        """`sandbox` makes the order for one whose own folder it is given; that is then not forked from a template, which has the
+        server's environment in its memory. Raises Internal when the interpreter cannot be started, or no more files can be
+        opened."""
         self.name = name
+        self._folder = None if sandbox is None else _own_folder(name)
+        self._sandbox = None if sandbox is None or self._folder is None else sandbox(self._folder.path)
         self.spawner = spawner  # kept: were it collected, its thread would end, and with that this process
         try:
-            self._start(interpreter, log, host, forked=not host)
-        except NoAnswer:  # of a template that is starved, or hangs: a start that is slow is no failure
-            self._start(interpreter, log, host, forked=False)
+            try:
+                self._start(interpreter, log, host, forked=not host and self._sandbox is None)
+            except NoAnswer:  # of a template that is starved, or hangs: a start that is slow is no failure
+                self._start(interpreter, log, host, forked=False)
+        except BaseException:
+            self._remove_folder()
+            raise
 
     def _start(self, interpreter: Interpreter, log: LogLine, host: HostPolicy, *, forked: bool) -> None:
         name, spawner = self.name, self.spawner
@@ -190,7 +240,7 @@ class WorkerProcess:
                 (stdout, out), (stderr, err) = _pipe(undo, inherited), _pipe(undo, inherited)
                 files = (theirs.fileno(), self.tokens.worker_end)
                 started = spawner.fork(interpreter.executable, name, files, (out, err)) if forked else None
-                self._process = started or spawner.start(interpreter.executable, name, files, (out, err), host)
+                self._process = started or spawner.start(interpreter.executable, name, files, (out, err), host, self._sandbox)
                 undo.callback(_kill, self._process)
                 self._exit = os.pidfd_open(self._process.pid)
                 undo.callback(os.close, self._exit)
@@ -242,7 +292,20 @@ class WorkerProcess:
         os.close(self._exit)
         self.tokens.close()
         self._output.close()
+        self._remove_folder()
         return in_words(status)
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            self._folder.remove()
+
+
+def _own_folder(name: str) -> ScratchDirectory:
+    """A folder for the temporary files of a worker in a sandbox. Raises Internal."""
+    try:
+        return ScratchDirectory("tpy-sandbox-")
+    except OSError as error:
+        raise Internal(f"cannot make a folder for '{name}': {error}") from error
 
 
 def _pipe(undo: contextlib.ExitStack, inherited: contextlib.ExitStack) -> tuple[int, int]:

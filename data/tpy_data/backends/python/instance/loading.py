@@ -60,7 +60,8 @@ class StartedWorker:
     def __init__(self, start: WorkerStart, settings: PythonSettings, spawner: Spawner, log: LogLine) -> None:
         """Raises Internal with the reason when the model does not load: the model's own failure with its text, a worker that
         died, or one that took longer than the settings allow."""
-        process = WorkerProcess(start.name, start.interpreter, spawner, log, host=start.host)
+        sandbox = None if start.sandbox is None else start.sandbox.order
+        process = WorkerProcess(start.name, start.interpreter, spawner, log, host=start.host, sandbox=sandbox)
         self.connection = connection = Connection(process, start.devices)
         self.questions = Questions(connection, start.metrics, log)
         self.calls = CallServer(connection, start.server, self.questions.waiting)

@@ -12,6 +12,7 @@ from tpy.backend.host_policy import ANYWHERE
 from tpy.devices import NO_DEVICES, Devices
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy_data.backends.python.environment.interpreters import Interpreter
+from tpy_data.backends.python.sandboxing import Sandbox
 from tpy_data.backends.python.worker.loader import ModelSource
 
 
@@ -42,6 +43,7 @@ class WorkerStart(InstanceStart, frozen=True, kw_only=True):
     devices: Devices = NO_DEVICES
     takes_devices: bool = False
     """True if the model takes tensors on devices; else it gets copies in host memory."""
+    sandbox: Sandbox | None = None
     hosting: str = ""
     """A packed `HostingOrder`: the worker hosts another backend, and has no model.py."""
 

@@ -1,5 +1,6 @@
-"""Starts a worker: `python <this file> <connection's descriptor> <tokens' descriptor> <server's process id> <instance>`. The
-name of the instance is there for people who look at processes.
+"""Starts a worker: `python <this file> <connection's descriptor> <tokens' descriptor> <server's process id> <instance>`, and
+behind that the order of `sandbox.enter` in JSON, for a worker in a sandbox. The name of the instance is there for people who look
+at processes.
 
 Or the template that workers are forked from: `python <this file> --template <control descriptor> <server's process id> <room>`,
 where the room is as long as a worker's arguments may be.
@@ -34,7 +35,8 @@ def main() -> None:
         if files is not None:
             be_worker(package.NAME, *files)
     else:
-        be_worker(package.NAME, *map(int, arguments[:3]))
+        connection, tokens, server = map(int, arguments[:3])
+        be_worker(package.NAME, connection, tokens, server, "".join(arguments[4:]))
 
 
 def be_template(package: str, control: int, server: int) -> Any:
@@ -46,7 +48,7 @@ def be_template(package: str, control: int, server: int) -> Any:
     return template.serve(socket.socket(fileno=control))
 
 
-def be_worker(package: str, connection: int, tokens: int, parent: int) -> None:
+def be_worker(package: str, connection: int, tokens: int, parent: int, sandbox: str = "") -> None:
     """Until the server says stop, or is gone, or the parent is."""
     frames = importlib.import_module(package + ".core.frames")
     for descriptor in (connection, tokens):
@@ -55,6 +57,8 @@ def be_worker(package: str, connection: int, tokens: int, parent: int) -> None:
     send(server, frames.encode(frames.Kind.HELLO, 0, b"{}", [], 0))
     try:
         die_with(parent)
+        if sandbox:
+            importlib.import_module(package + ".sandbox").enter(json.loads(sandbox))
         worker = importlib.import_module(package + ".main")
     except Exception as error:
         reason = f"{sys.executable} cannot run a worker of the python backend: {type(error).__name__}: {error}"
