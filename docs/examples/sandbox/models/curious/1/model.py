@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 
 
 def count() -> str:
-    """What a model is for."""
+    """Computes something."""
     return str(np.arange(4).sum())
 
 
