@@ -59,8 +59,8 @@ class Audited:
         )
 
 
-@pytest.fixture(scope="module", params=[0, 1], ids=["one process", "frontend process"])
-def audited(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
     folder = tmp_path_factory.mktemp("audited")
     ModelFolder(folder / "models", "m").identity()
     (folder / "auth.toml").write_text(key_entry("ci", digest("key-of-ci"), ["manage", "observe", "infer"], ["*"]))
@@ -72,7 +72,7 @@ def audited(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         f"--auth-config={folder / 'auth.toml'}",
         f"--audit-log={folder / 'audit.log'}",
         "--audit-log-required=true",
-        f"--frontend-processes={request.param}",
+        "--frontend-processes=1",
     ]
     with ServerProcess(*flags, repositories=[folder / "models"]) as server:
         yield Audited(server, folder)
@@ -144,6 +144,9 @@ def test_files_that_change(tmp_path: Path) -> None:
         model.identity(batch=4)
         server.process.send_signal(signal.SIGHUP)
         wait_line(log, action="load", route="file change", model="m", result="OK")
+        with pytest.raises(urllib.error.HTTPError):  # in one process
+            urllib.request.urlopen(f"http://{server.http}/v2/repository/models/m/load", b"{}")
+        assert wait_line(log, action="load", protocol="http", result="UNAVAILABLE")["peer"].startswith("127.0.0.1:")
         model.config("backend: ")
         server.process.send_signal(signal.SIGHUP)
         wait_line(log, action="load", model="m", result="ERROR")

@@ -18,7 +18,7 @@ import pytest
 from tests.backends import onnx_models
 from tests.backends.python.calls import FakeServer, surround
 from tests.backends.python.conftest import Serve, request
-from tpy.backend import HostPolicy, InstancePlacement
+from tpy.backend import InstancePlacement
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind, ModelParameter
 from tpy.errors import InvalidArgument, Unavailable
@@ -227,13 +227,13 @@ class TritonPythonModel:
 """
 
 
-@pytest.mark.parametrize("elements", [3, 1_000_000], ids=["in a message", "in shared memory"])
-def test_an_ordinary_model_does_not_notice(make: Serve, elements: int) -> None:
+def test_an_ordinary_model_does_not_notice(make: Serve) -> None:
     served = make(ORDINARY, parameters={"sandbox": "require"}, files={"words.txt": "words"})
     completed = served.backend.auto_complete(served.context)
     assert completed.max_batch_size == 0
-    array = np.arange(elements, dtype=np.float32)
-    np.testing.assert_array_equal(served.output(request(array)), array * 2)
+    for elements in (3, 1_000_000):  # in a message, and in shared memory
+        array = np.arange(elements, dtype=np.float32)
+        np.testing.assert_array_equal(served.output(request(array)), array * 2)
     folders = [each for each in os.listdir(tempfile.gettempdir()) if each.startswith("tpy-sandbox-")]
     assert len(folders) == 1
     served.close()
@@ -255,19 +255,6 @@ def test_the_servers_environment_is_not_the_models(make: Serve, monkeypatch: pyt
     )
     text = served.output().tobytes().decode()
     assert set(re.findall(r"value of (\w+)", text)) == {"WANTED"}
-
-
-def test_a_worker_that_a_host_policy_binds(make: Serve, target: dict[str, object]) -> None:
-    served = make(ATTEMPTS, parameters={"sandbox": "require"})
-    model = HostedModel(served.backend, served.context)
-    host = HostPolicy(cpu_cores=tuple(sorted(os.sched_getaffinity(0))))
-    instance = model.instance(InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU, host=host))
-    try:
-        (result,) = instance.execute(asked(**target))
-        found = json.loads(result.outputs[0].array.tobytes())
-        assert {name: outcome for name, outcome in found.items() if outcome != "refused"} == {}
-    finally:
-        model.close()
 
 
 def test_onnx_runtime_in_a_model(make: Serve) -> None:
@@ -385,8 +372,8 @@ def test_an_older_kernel(make: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     served = make(ORDINARY, parameters={"sandbox": "require"}, files={"words.txt": "words"})
     with pytest.raises(Unavailable, match=r"this machine lacks signals .*; expected a newer kernel, or 'best-effort'"):
         served.backend.load(served.context)
-    served = make(ORDINARY, parameters={"sandbox": "best-effort"}, files={"words.txt": "words"})
-    assert served.output().tolist() == [0, 2, 4]
+    served = make(ORDINARY, parameters={"sandbox": "best-effort"})
+    served.backend.load(served.context)
     assert "lacks signals (Landlock 6, Linux 6.12); the model goes without" in served.logged("warning")[0]
 
 
