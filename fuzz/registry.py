@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzz.auditing import targets as auditing
 from fuzz.cache import targets as cache
 from fuzz.config import targets as config
 from fuzz.control import targets as control
@@ -41,6 +42,8 @@ TARGETS: tuple[Target, ...] = (
     cache.RESPONSE_CACHE,
     cache.ENTRY,
     cache.CANARY,
+    auditing.LINES,
+    auditing.CANARY,
     control.CONTROL,
     control.CANARY,
     control.STORE,

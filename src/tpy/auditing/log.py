@@ -156,9 +156,13 @@ class AuditLog:
     def _line(self, kind: str, facts: dict[str, object]) -> str:
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         left_out, self._left_out = self._left_out, 0
-        members = {"audit": kind, "time": time, **facts, "refusals_left_out": left_out}
-        shown = {name: value for name, value in members.items() if value or name == "ms"}
-        return one_line(json.dumps(shown, ensure_ascii=False, separators=(",", ":"))) + "\n"
+        return line_of({"audit": kind, "time": time, **facts, "refusals_left_out": left_out})
+
+
+def line_of(members: Mapping[str, object]) -> str:
+    """A line with these members, but for those without a value. No text in them ends it or moves a terminal."""
+    shown = {name: value for name, value in members.items() if value or name == "ms"}
+    return one_line(json.dumps(shown, ensure_ascii=False, separators=(",", ":"))) + "\n"
 
 
 class Action:

@@ -1,0 +1,1 @@
+"""Histories of the audit log: lines with whatever a client may send."""
