@@ -412,5 +412,13 @@ dist: $(VENV)/.tpy-release-setup ## build what is published, from the last commi
 release: $(VENV)/.tpy-release-setup ## make release VERSION=1.2.3: the version, its section of the changelog, a commit, a tag, then as make dist
 	$(BIN)/python -m release --version $(VERSION) --to $(WHEELS)
 
+.audit/.setup:
+	$(PYTHON) -m venv .audit
+	.audit/bin/python -m pip --disable-pip-version-check -q install pip-audit
+	touch $@
+
+audit: $(SETUP) .audit/.setup ## look the pinned packages up among known vulnerabilities, by pip-audit, which this installs
+	$(BIN)/python -m release.audit .audit/bin/python
+
 clean: ## remove what make built
 	rm -rf $(VENV) demo build dist

@@ -78,6 +78,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "src/tpy/frontend_process.py": ("tests/remote", "tests/e2e/test_frontend_processes.py"),
     "src/tpy/config/": ("tests/unit", "tests/control", "tests/backends"),
     "src/tpy/state/": ("tests/unit", "tests/control", "tests/engine"),
+    "src/tpy/auditing/": ("tests/unit/test_audit_log.py", "tests/security/test_audited_routes.py", "tests/e2e/test_audit_log.py"),
     "src/tpy/telemetry/": ("tests/unit", "tests/e2e/test_start.py"),
     "src/tpy/recording/": ("tests/recording", "tests/e2e/test_recordings.py"),
     "src/tpy/replay/": ("tests/recording", "tests/e2e/test_recordings.py"),
