@@ -80,7 +80,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         (repository / name / "config.pbtxt").write_text(_CONFIG % (count, _THREAD if request.param == "thread" else ""))
     (repository / "ensemble" / "1").mkdir(parents=True)
     (repository / "ensemble" / "config.pbtxt").write_text(_ENSEMBLE)
-    with ServerProcess("--model-control-mode=explicit", "--load-model=*", repositories=[repository]) as server:
+    flags = ("--model-control-mode=explicit", "--load-model=*", "--audit-log=-")
+    with ServerProcess(*flags, repositories=[repository]) as server:
         yield server
 
 
@@ -180,6 +181,8 @@ def test_a_called_model_that_is_unloaded(server: ServerProcess) -> None:
     with pytest.raises(InferenceServerException, match="Model 'spare' is not ready"):
         infer(server, "a", "call spare x")
     infer(server, "a", "load spare")
+    for action in ("unload", "load"):
+        server.wait_log(rf'(?m)^{{"audit":"done",.*"action":"{action}","model":"spare","protocol":"model",.*"result":"OK"')
 
 
 def _pending(client: httpclient.InferenceServerClient, model: str) -> bool:

@@ -151,13 +151,21 @@ def test_a_version_that_passes_is_promoted(model: ModelFolder) -> None:
         assert infer(server, WORKS, 4) == {2: 4}, "what is there at the start is there on purpose"
 
 
-def test_it_can_be_ended_by_hand(model: ModelFolder) -> None:
-    with serving(model.path.parent) as server:
+def test_it_can_be_ended_by_hand(model: ModelFolder, tmp_path: Path) -> None:
+    log = tmp_path / "audit.log"
+    with serving(model.path.parent, f"--audit-log={log}") as server:
         begin(server, model)
         assert rollout(server, "pause") == 400
         assert rollout(server, "promote")["state"] == "promoted"
         assert infer(server, WORKS, 6) == {2: 6}
         assert rollout(server, "roll_back") == 404, "it is over"
+    lines = [line for line in map(json.loads, log.read_text().splitlines()) if line["action"] == "rollout"]
+    assert [(line["protocol"], line["result"], line["details"].get("state")) for line in lines] == [
+        ("http", "INVALID_ARG", None),
+        ("rollout", "OK", "promoted"),
+        ("http", "OK", None),
+        ("http", "NOT_FOUND", None),
+    ]
 
 
 @pytest.mark.parametrize("processes", [0, 1])

@@ -60,7 +60,7 @@ def audited_loading(repository: LoadingService, log: AuditLog) -> LoadingService
 
 @asynccontextmanager
 async def _change(log: AuditLog, protocol: str, action: str, model: str, **details: object) -> AsyncIterator[None]:
-    """Notes a change in the present action; without one, this is an action of its own."""
+    """Notes a change in the present action; without one, a separate action."""
     present = present_action()
     if present is not None:
         present.changes(action, **details)
