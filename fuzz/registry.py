@@ -19,6 +19,7 @@ from fuzz.recording import targets as recording
 from fuzz.remote import targets as remote
 from fuzz.schedulers import engine_targets as engines
 from fuzz.schedulers import ensemble_targets as ensembles
+from fuzz.schedulers import fair_targets as fair
 from fuzz.schedulers import rate_targets as rates
 from fuzz.schedulers import sequence_targets as sequences
 from fuzz.schedulers import targets as schedulers
@@ -28,6 +29,9 @@ TARGETS: tuple[Target, ...] = (
     schedulers.DEFAULT,
     schedulers.DYNAMIC,
     schedulers.CANARY,
+    fair.DEFAULT,
+    fair.DYNAMIC,
+    fair.CANARY,
     decoupled.DECOUPLED,
     decoupled.CANARY,
     sequences.DIRECT,

@@ -70,8 +70,12 @@ def random_options(chance: Chance) -> DynamicOptions:
 
 
 def run_history(chance: Chance, core: SchedulerCore, options: DynamicOptions) -> int:
-    """Drive a trial through a random history; returns its number of steps."""
-    trial = Trial(core, options, credit=isinstance(core, DefaultCore), taken=chance.taken)
+    """Drive a trial of a core through a random history; returns its number of steps."""
+    return run_trial(chance, Trial(core, options, credit=isinstance(core, DefaultCore), taken=chance.taken), options)
+
+
+def run_trial(chance: Chance, trial: Trial, options: DynamicOptions) -> int:
+    """As `run_history`."""
     alone = options.overlap is not None or (trial.credit and chance.random() < 0.3)
     for _ in range(1 if alone else chance.randrange(4)):
         _add_instance(chance, trial)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from fuzz.schedulers.reference import NOTHING, Decisions, ReferenceScheduler
 from fuzz.target import Violation
-from tpy.errors import Unavailable
+from tpy.errors import Refusal
 from tpy.limits import PREFETCHED_BATCHES_MAX, QUICK_BATCHES_MAX
 from tpy.messages import SequencePosition
 from tpy_data.schedulers.core.contract import Dispatch, Outcome, Phase, Refuse, Respond, Retired, Revoke, SchedulerCore, Ticket
@@ -60,11 +60,19 @@ class NumberedTicket(Ticket):
 class Trial:
     """One history. The caller moves the clock (`now_ns`) and calls the rules; a rule raises Violation when anything is wrong."""
 
-    def __init__(self, core: SchedulerCore, options: DynamicOptions, *, credit: bool, taken: Counter[str] | None = None) -> None:
+    def __init__(
+        self,
+        core: SchedulerCore,
+        options: DynamicOptions,
+        *,
+        credit: bool,
+        taken: Counter[str] | None = None,
+        reference: ReferenceScheduler | None = None,
+    ) -> None:
         self.taken: Counter[str] = Counter() if taken is None else taken
         """The number of times that each verb was called and each outcome came."""
         self.core = core
-        self.reference = ReferenceScheduler(options, credit=credit)
+        self.reference = reference or ReferenceScheduler(options, credit=credit)
         self.options = options
         self.credit = credit
         self.now_ns = 0
@@ -124,6 +132,7 @@ class Trial:
             deadline_ns=None if deadline_in_ns is None else self.now_ns + deadline_in_ns,
         )
         self.submitted += 1
+        self.prepare(ticket)
         self.live[ticket] = ticket.deadline_ns
         self._verb(
             lambda side: side.submit(ticket, self.now_ns),
@@ -131,6 +140,9 @@ class Trial:
             (ticket, batch_size, signature, priority, timeout_ns, deadline_in_ns),
             ticket=ticket,
         )
+
+    def prepare(self, ticket: NumberedTicket) -> None:
+        """Give a new ticket what it needs besides."""
 
     def cancel(self, ticket: Ticket) -> None:
         self.live.pop(ticket, None)
@@ -214,11 +226,11 @@ class Trial:
         refusal: str | None = None
         try:
             call(self.reference)
-        except Unavailable as error:
+        except Refusal as error:
             expected = error.message
         try:
             call(self.core)
-        except Unavailable as error:
+        except Refusal as error:
             refusal = error.message
         if expected != refusal:
             raise self._violation(f"submit should say {expected!r}, the core says {refusal!r}")

@@ -8,7 +8,8 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpy.frontends.access.core.policy import Allowance, Grant, Role, TokenBucket
+from tpy.frontends.access.core.policy import Allowance, Grant, Role
+from tpy.token_bucket import TokenBucket
 from tpy.units import NS_PER_S
 
 NAMES = st.text("ab-", max_size=4)

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
 from operator import attrgetter
+from typing import TYPE_CHECKING, cast
 
 from tpy.errors import Unavailable
 from tpy.messages import LevelActivity, WaitReason
@@ -20,6 +21,9 @@ from tpy_data.schedulers.core.contract import (
 from tpy_data.schedulers.core.credit import CreditPolicy
 from tpy_data.schedulers.core.deadlines import NEVER
 from tpy_data.schedulers.core.pool_core import PoolCore
+
+if TYPE_CHECKING:
+    from tpy_data.schedulers.core.ticket_queue import Waiting
 
 _arrival = attrgetter("arrival")
 
@@ -39,9 +43,9 @@ class DefaultCore(PoolCore):
 
     __slots__ = ("_arrivals", "_credit", "_waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: Waiting | None = None) -> None:
         super().__init__()
-        self._waiting: OrderedDict[Ticket, None] = OrderedDict()
+        self._waiting: Waiting = OrderedDict() if waiting is None else waiting
         self._arrivals = 0
         self._credit = CreditPolicy()
 
@@ -186,13 +190,17 @@ class DefaultCore(PoolCore):
                 self._deadlines.discard(ticket)
                 self._refuse(ticket, Outcome.STOPPING)
             return
-        # Only what another instance gave back before can be older than these.
+        self._put_back(live)
+
+    def _put_back(self, live: list[Ticket]) -> None:
+        """Have these wait where their arrival puts them. Only what another instance gave back before can be older than they."""
+        waiting = cast("OrderedDict[Ticket, None]", self._waiting)  # where it is not, this is overridden
         last = live[-1].arrival
-        while self._waiting and next(iter(self._waiting)).arrival < last:
-            live.append(self._waiting.popitem(last=False)[0])
+        while waiting and next(iter(waiting)).arrival < last:
+            live.append(waiting.popitem(last=False)[0])
         for ticket in sorted(live, key=_arrival, reverse=True):
-            self._waiting[ticket] = None
-            self._waiting.move_to_end(ticket, last=False)
+            waiting[ticket] = None
+            waiting.move_to_end(ticket, last=False)
 
     def _refuse_waiting(self, outcome: Outcome) -> None:
         while self._waiting:

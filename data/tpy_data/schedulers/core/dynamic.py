@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tpy.config.model_config import TimeoutAction
 from tpy.errors import QueueFull, Unavailable
@@ -23,6 +24,9 @@ from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, DynamicOpti
 from tpy_data.schedulers.core.overlap import OverlapRule
 from tpy_data.schedulers.core.pool_core import PoolCore
 from tpy_data.schedulers.core.priority_queue import PriorityQueue, QueueLevel
+
+if TYPE_CHECKING:
+    from tpy_data.schedulers.core.ticket_queue import TicketQueue
 
 
 class _ArrivalOrder:
@@ -68,17 +72,21 @@ class DynamicCore(PoolCore):
     A verb called at or after a limit treats it as passed before it does anything else; `cancel` forgets its ticket first.
 
     Where the model neither prefers sizes nor waits for company, an only instance may be given half of what waits (OverlapRule).
-    With a `strategy`, that is asked before a ticket joins a batch.
+    With a `strategy`, that is asked before a ticket joins a batch. `queue` is another one than PriorityQueue.
     """
 
     __slots__ = ("_forming", "_held_back_max", "_order", "_overlap", "_overlap_terms", "_queue", "_queue_timeouts")
 
     def __init__(
-        self, options: DynamicOptions, delay: StartDelay = NO_START_DELAY, strategy: BatchStrategy | None = None
+        self,
+        options: DynamicOptions,
+        delay: StartDelay = NO_START_DELAY,
+        strategy: BatchStrategy | None = None,
+        queue: TicketQueue | None = None,
     ) -> None:
         super().__init__()
         self._held_back_max = max(0, delay.queued - 1)  # so many are not enough to begin; 0 once it has begun
-        self._queue = PriorityQueue(options)
+        self._queue: TicketQueue = PriorityQueue(options) if queue is None else queue
         self._forming = BatchForming(options, strategy)
         self._order = _ArrivalOrder() if options.preserve_ordering else None
         self._overlap_terms = options.overlap if strategy is None else None
@@ -279,7 +287,7 @@ class DynamicCore(PoolCore):
                 count = overlap.share_of(count)
             tickets = forming.tickets[:count]
             forming.reset()
-            queue.remove(tickets)
+            queue.take(tickets)
             has_timeouts = self._queue_timeouts.soonest_ns != NEVER
             for ticket in tickets:
                 if has_timeouts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,6 +26,9 @@ from tpy_data.schedulers.core.contract import (
 from tpy_data.schedulers.core.deadlines import Deadlines
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, dynamic_options
 from tpy_data.schedulers.core.priority_queue import PriorityQueue, QueueLevel
+
+if TYPE_CHECKING:
+    from tpy_data.schedulers.core.ticket_queue import TicketQueue
 
 
 class _Room:
@@ -75,9 +79,9 @@ class EngineCore:
     on. Several engines share the queue; the one that holds the fewest tokens gets the next request.
     """
 
-    def __init__(self, options: DynamicOptions) -> None:
-        """Of the options, those of the queue."""
-        self._queue = PriorityQueue(options)
+    def __init__(self, options: DynamicOptions, queue: TicketQueue | None = None) -> None:
+        """Of the options, those of the queue, where that is not given."""
+        self._queue: TicketQueue = PriorityQueue(options) if queue is None else queue
         self._queue_timeouts = Deadlines()
         self._deadlines = Deadlines()
         self._rooms: dict[int, _Room] = {}
@@ -239,12 +243,17 @@ class EngineCore:
             if not free:
                 return
             instance = min(free)[2]
-            self._queue.remove((ticket,))
+            self._queue.take((ticket,))
             self._queue_timeouts.discard(ticket)
             ticket.phase = Phase.EXECUTING
             self._executing += 1
             self._rooms[instance].add(ticket)
             self._actions.append(Dispatch(instance, ((ticket,),)))
+
+    def _given(self, instance: int) -> list[Ticket]:
+        """The tickets whose batch is not `done`, the oldest first."""
+        room = self._rooms.get(instance) or self._leaving.get(instance)
+        return [] if room is None else list(room.given)
 
     def _expire(self, now_ns: int) -> None:
         """Apply every time limit that has passed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tpy.config.model_config import ModelConfig
 from tpy.errors import Unsupported
 from tpy_data.schedulers.core.contract import BatchStrategy, SchedulerCore
@@ -12,18 +14,29 @@ from tpy_data.schedulers.core.sequence_batcher import DirectBatcher, OldestBatch
 from tpy_data.schedulers.core.sequence_core import SequenceCore
 from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOptions, sequence_options
 
+if TYPE_CHECKING:
+    from tpy_data.schedulers.core.tenants import Tenants
+
 
 def make_core(
-    config: ModelConfig, delay: StartDelay = NO_START_DELAY, strategy: BatchStrategy | None = None, *, engine: bool = False
+    config: ModelConfig,
+    delay: StartDelay = NO_START_DELAY,
+    strategy: BatchStrategy | None = None,
+    *,
+    engine: bool = False,
+    tenants: Tenants | None = None,
 ) -> SchedulerCore:
     """The core for a validated configuration. A model without a scheduler of its own starts without `delay`. A `strategy` is for
     dynamic batching only. `engine`: the model is an engine's, whose `dynamic_batching` says how its requests are queued.
+    `tenants` share the queue, but for sequence models.
 
     Raises Unsupported, naming the field, for a scheduler that this server does not offer.
     """
     name = config.name
     if config.ensemble_scheduling is not None or config.platform == "ensemble":
         raise Unsupported(f"'ensemble_scheduling' of model '{name}' is not supported by this server")
+    if tenants is not None and config.sequence_batching is None:
+        return _fair_core(config, delay, strategy, tenants, engine=engine)
     if engine:
         if config.sequence_batching is not None:
             raise Unsupported(f"'sequence_batching' of model '{name}' is not supported: its engine schedules sequences of tokens")
@@ -35,6 +48,20 @@ def make_core(
     if config.sequence_batching is not None:
         return sequence_core(sequence_options(config), delay)
     return DynamicCore(dynamic_options(config), delay, strategy)
+
+
+def _fair_core(
+    config: ModelConfig, delay: StartDelay, strategy: BatchStrategy | None, tenants: Tenants, *, engine: bool
+) -> SchedulerCore:
+    from tpy_data.schedulers.core import fair_cores  # most servers have no tenants
+
+    if engine:
+        from tpy_data.schedulers.core.engine_core import engine_options
+
+        return fair_cores.FairEngineCore(engine_options(config), tenants)
+    if config.dynamic_batching is None:
+        return fair_cores.FairDefaultCore(tenants)
+    return fair_cores.FairDynamicCore(dynamic_options(config), tenants, delay, strategy)
 
 
 def sequence_core(options: SequenceOptions, delay: StartDelay = NO_START_DELAY) -> SequenceCore:

@@ -77,6 +77,10 @@ class InstancePool:
         """The number of batches that it holds."""
         return len(self._held.get(instance, ()))
 
+    def batches(self, instance: int) -> Sequence[Sequence[Ticket]]:
+        """The batches that it holds, the oldest first."""
+        return self._held.get(instance, _NONE)
+
     def tickets(self) -> list[Ticket]:
         """The tickets that all of them hold."""
         return [ticket for held in self._held.values() for batch in held for ticket in batch]

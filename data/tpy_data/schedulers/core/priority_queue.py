@@ -55,13 +55,7 @@ class PriorityQueue:
     def push_back(self, ticket: Ticket, level: QueueLevel, expired_ns: int | None) -> None:
         """Put a ticket that was taken out of its level in its old place; `expired_ns` is when its time in the queue was over,
         None: it is not. Costs as much as stands before it."""
-        if expired_ns is None:
-            before = list(itertools.takewhile(lambda each: each.arrival < ticket.arrival, level.waiting))
-            for each in reversed([*before, ticket]):
-                level.waiting[each] = None
-                level.waiting.move_to_end(each, last=False)
-        else:
-            _insert_delayed(level, ticket, expired_ns)
+        insert_back(level, ticket, expired_ns)
         self.count += 1
 
     def remove(self, tickets: Sequence[Ticket]) -> None:
@@ -75,12 +69,15 @@ class PriorityQueue:
                 del level.delayed[ticket]
         self.count -= len(tickets)
 
+    take = remove
+    """Take the tickets out, to give them to an instance."""
+
     def delay(self, ticket: Ticket, expired_ns: int) -> None:
         """Move a ticket whose time in the queue was over at `expired_ns` behind all others of its level that were there
         before."""
         level = self.level_of(ticket)
         del level.waiting[ticket]
-        _insert_delayed(level, ticket, expired_ns)
+        insert_delayed(level, ticket, expired_ns)
 
     def in_order(self) -> Iterator[Ticket]:
         """All tickets, the next to serve first. The queue may not change meanwhile."""
@@ -118,7 +115,18 @@ class PriorityQueue:
         return tickets
 
 
-def _insert_delayed(level: QueueLevel, ticket: Ticket, expired_ns: int) -> None:
+def insert_back(level: QueueLevel, ticket: Ticket, expired_ns: int | None) -> None:
+    """As `PriorityQueue.push_back`, for one level."""
+    if expired_ns is not None:
+        insert_delayed(level, ticket, expired_ns)
+        return
+    before = list(itertools.takewhile(lambda each: each.arrival < ticket.arrival, level.waiting))
+    for each in reversed([*before, ticket]):
+        level.waiting[each] = None
+        level.waiting.move_to_end(each, last=False)
+
+
+def insert_delayed(level: QueueLevel, ticket: Ticket, expired_ns: int) -> None:
     """Put the ticket among the delayed ones. Nearly always it is the last of them."""
     delayed = level.delayed
     place = (expired_ns, ticket.arrival)

@@ -1,0 +1,161 @@
+"""The cores of a server with tenants: those of a server without, around a FairQueue, which they tell how long batches took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tpy.errors import TooManyRequests
+from tpy_data.schedulers.core.contract import BatchStrategy, Outcome, Ticket
+from tpy_data.schedulers.core.default import DefaultCore
+from tpy_data.schedulers.core.dynamic import DynamicCore
+from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, DynamicOptions, StartDelay
+from tpy_data.schedulers.core.engine_core import EngineCore
+from tpy_data.schedulers.core.fair_queue import FairQueue, FairTokenQueue
+from tpy_data.schedulers.core.instance_pool import InstancePool
+from tpy_data.schedulers.core.priority_queue import QueueLevel
+from tpy_data.schedulers.core.tenants import Tenants
+
+
+class FairDynamicCore(DynamicCore):
+    """See the module. `submit` raises TooManyRequests beyond a tenant's share of the queue."""
+
+    __slots__ = ("_fair",)
+
+    def __init__(
+        self,
+        options: DynamicOptions,
+        tenants: Tenants,
+        delay: StartDelay = NO_START_DELAY,
+        strategy: BatchStrategy | None = None,
+    ) -> None:
+        self._fair = FairQueue(options, tenants)
+        super().__init__(options, delay, strategy, self._fair)
+
+    def submit(self, ticket: Ticket, now_ns: int) -> None:
+        """As `DynamicCore.submit`."""
+        self._expire(now_ns)
+        if not self._stopped:
+            try:
+                self._fair.admit(ticket)
+            except TooManyRequests:
+                self._dispatch(now_ns)
+                raise
+        super().submit(ticket, now_ns)
+
+    def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
+        """As `DynamicCore.done`."""
+        _executed(self._fair, self._pool, instance, times_ns)
+        super().done(instance, now_ns, times_ns)
+
+    def revoked(self, instance: int, now_ns: int, batches: int) -> None:
+        """As `DynamicCore.revoked`."""
+        _returned(self._fair, self._pool, instance, batches)
+        super().revoked(instance, now_ns, batches)
+
+    def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None, now_ns: int) -> None:
+        super()._enqueue(ticket, level, deadline_ns, now_ns)
+        # The new ticket was seen as the last one. While all go into the batch that makes no difference; else look anew.
+        if self._forming.looked and self._forming.ready_count(now_ns):
+            self._forming.reset()
+
+
+class FairDefaultCore(DefaultCore):
+    """See the module. `submit` raises TooManyRequests beyond a tenant's share of the queue."""
+
+    __slots__ = ("_fair",)
+
+    def __init__(self, tenants: Tenants) -> None:
+        self._fair = FairQueue(DynamicOptions(), tenants)
+        super().__init__(_FairWaiting(self._fair))
+
+    def submit(self, ticket: Ticket, now_ns: int) -> None:
+        """As `DefaultCore.submit`."""
+        self._expire(now_ns)
+        if not self._stopped:
+            try:
+                self._fair.admit(ticket)
+            except TooManyRequests:
+                self._dispatch(now_ns)
+                raise
+        super().submit(ticket, now_ns)
+
+    def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
+        """As `DefaultCore.done`."""
+        _executed(self._fair, self._pool, instance, times_ns)
+        super().done(instance, now_ns, times_ns)
+
+    def revoked(self, instance: int, now_ns: int, batches: int) -> None:
+        """As `DefaultCore.revoked`."""
+        _returned(self._fair, self._pool, instance, batches)
+        super().revoked(instance, now_ns, batches)
+
+    def _put_back(self, live: list[Ticket]) -> None:
+        for ticket in live:
+            self._fair.push_back(ticket, self._fair.level_of(ticket), None)
+
+    def _refuse_waiting(self, outcome: Outcome) -> None:
+        for ticket in self._fair.drain():
+            self._deadlines.discard(ticket)
+            self._refuse(ticket, outcome)
+
+
+class FairEngineCore(EngineCore):
+    """See the module: tickets cost tokens. `submit` raises TooManyRequests beyond a tenant's share of the queue."""
+
+    def __init__(self, options: DynamicOptions, tenants: Tenants) -> None:
+        self._fair = FairTokenQueue(options, tenants)
+        super().__init__(options, self._fair)
+
+    def submit(self, ticket: Ticket, now_ns: int) -> None:
+        """As `EngineCore.submit`."""
+        self._expire(now_ns)
+        if not self._stopped:
+            try:
+                self._fair.admit(ticket)
+            except TooManyRequests:
+                self._dispatch()
+                raise
+        super().submit(ticket, now_ns)
+
+    def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
+        """As `EngineCore.done`."""
+        self._fair.executed(self._given(instance)[: len(times_ns)], 0)
+        super().done(instance, now_ns, times_ns)
+
+    def revoked(self, instance: int, now_ns: int, batches: int) -> None:
+        """As `EngineCore.revoked`."""
+        if batches:
+            self._fair.returned(self._given(instance)[-batches:])
+        super().revoked(instance, now_ns, batches)
+
+
+class _FairWaiting:
+    """A FairQueue as DefaultCore's `Waiting`."""
+
+    def __init__(self, queue: FairQueue) -> None:
+        self._queue = queue
+
+    def __len__(self) -> int:
+        return self._queue.count
+
+    def __iter__(self) -> Iterator[Ticket]:
+        return self._queue.in_order()
+
+    def __setitem__(self, ticket: Ticket, _: None) -> None:
+        self._queue.push(ticket, self._queue.level_of(ticket))
+
+    def __delitem__(self, ticket: Ticket) -> None:
+        self._queue.remove((ticket,))
+
+    def popitem(self, last: bool = True) -> tuple[Ticket, None]:
+        return self._queue.pop(), None
+
+
+def _executed(queue: FairQueue, pool: InstancePool, instance: int, times_ns: Sequence[int]) -> None:
+    for tickets, took_ns in zip(pool.batches(instance), times_ns, strict=False):  # it may hold more
+        queue.executed(tickets, took_ns)
+
+
+def _returned(queue: FairQueue, pool: InstancePool, instance: int, batches: int) -> None:
+    for tickets in list(pool.batches(instance))[len(pool.batches(instance)) - batches :]:
+        queue.returned(tickets)

@@ -1,0 +1,356 @@
+"""FairQueue: tickets of several tenants that wait, in the order of start-time fair queueing.
+
+A tenant's *start* is a time on a clock of the tenant, which goes on when its tickets are given to an instance: by what they cost,
+divided by the tenant's weight. The tenant with the earliest start is served next. A tenant that begins to wait starts where the
+others are, at the *virtual time*, unless it is ahead of them: what it did not ask for earlier is lost.
+
+A ticket costs the time that an instance spends on it, which is known when its batch is over. Until then it costs what rows of the
+model took before; the difference is *owed*, and charged with the tenant's next ticket. So the start of a tenant that waits never
+falls, and an entry of the heap that is out of date is too early, never too late.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+from tpy.limits.tenants import TENANT_ROW_NS_FIRST, TENANT_WEIGHT_MAX, TENANTS_MAX
+from tpy.messages import LevelActivity
+from tpy_data.schedulers.core.contract import Ticket
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions
+from tpy_data.schedulers.core.priority_queue import QueueLevel, insert_back, insert_delayed
+from tpy_data.schedulers.core.tenants import Limit, Tenant, Tenants
+
+_UNIT = TENANT_WEIGHT_MAX
+"""Virtual time of a nanosecond at weight 1."""
+
+
+class _Line:
+    """A tenant's tickets in one queue: `count` wait, with `bytes`. `start` and `owed` are of the busy period `period`. `entry` is
+    the one of the heap that counts."""
+
+    __slots__ = ("bytes", "count", "entry", "levels", "number", "owed", "period", "start", "tenant")
+
+    def __init__(self, number: int, tenant: Tenant, options: DynamicOptions) -> None:
+        self.number = number
+        self.tenant = tenant
+        self.levels = tuple(QueueLevel(index, rules) for index, rules in enumerate(options.levels))
+        for level in self.levels:
+            level.size_max = math.inf  # FairQueue.admit bounds it
+        self.count = 0
+        self.bytes = 0
+        self.start = 0
+        self.owed = 0
+        self.period = 0
+        self.entry: _Entry | None = None
+
+    def charge(self, cost: int) -> None:
+        """A ticket that costs so much is served; what is owed is charged, too, or makes it cheaper."""
+        cost += self.owed
+        self.owed = min(0, cost)
+        self.start += max(0, cost) * _UNIT // self.tenant.weight
+
+    def begin(self, virtual: int) -> None:
+        """It begins to wait."""
+        self.start = max(virtual, self.start + self.owed * _UNIT // self.tenant.weight)
+        self.owed = 0
+
+
+_Entry = tuple[int, int, _Line]
+
+
+class FairQueue:
+    """A queue as `PriorityQueue` is one, for the tickets of tenants. Within a tenant a ticket has the rank of one a level higher
+    that came `Tenants.ageing_ns` later, so that nothing starves; a level's delayed tickets come after its unexpired ones.
+
+    A level that has as many tickets as it may refuses a tenant that has its share of them, by weight, and takes those of others:
+    at most twice as many are there then.
+    """
+
+    __slots__ = (
+        "_arrivals",
+        "_default",
+        "_executing",
+        "_heap",
+        "_in_level",
+        "_lines",
+        "_numbers",
+        "_options",
+        "_period",
+        "_row_ns",
+        "_tenants",
+        "_virtual",
+        "count",
+    )
+
+    def __init__(self, options: DynamicOptions, tenants: Tenants) -> None:
+        self._options = options
+        self._tenants = tenants
+        self._lines: dict[Tenant, _Line] = {}
+        self._numbers = 0
+        self._heap: list[_Entry] = []
+        self._default = options.default_level
+        self._in_level = [0] * len(options.levels)
+        self._arrivals = 0
+        self._virtual = 0
+        self._executing = 0  # tickets that were taken and are not over
+        self._period = 0  # it ends when nothing waits and nothing executes: then all start anew
+        self._row_ns = 0  # what a row took, smoothed; 0: not known yet
+        self.count = 0
+
+    # The verbs of PriorityQueue
+
+    def level_of(self, ticket: Ticket) -> QueueLevel:
+        """The ticket's level in the line of its tenant."""
+        line = self._lines.get(ticket.tenant)
+        if line is None:
+            line = self._new_line(ticket.tenant)
+        levels = line.levels
+        return levels[ticket.priority - 1 if 0 < ticket.priority <= len(levels) else self._default]
+
+    def push(self, ticket: Ticket, level: QueueLevel) -> None:
+        """Put the ticket behind the unexpired tickets of its level."""
+        self._arrivals += 1
+        ticket.arrival = self._arrivals
+        level.waiting[ticket] = None
+        self._enter(ticket, level)
+
+    def push_back(self, ticket: Ticket, level: QueueLevel, expired_ns: int | None) -> None:
+        """As `PriorityQueue.push_back`."""
+        insert_back(level, ticket, expired_ns)
+        self._enter(ticket, level)
+
+    def remove(self, tickets: Sequence[Ticket]) -> None:
+        """Take the tickets out, wherever they stand: they end."""
+        for ticket in tickets:
+            level = self.level_of(ticket)
+            if ticket in level.waiting:
+                del level.waiting[ticket]
+            else:
+                del level.delayed[ticket]
+            line = self._lines[ticket.tenant]
+            line.count -= 1
+            line.bytes -= ticket.size_bytes
+            line.tenant.waiting -= 1
+            self._in_level[level.index] -= 1
+        self.count -= len(tickets)
+
+    def take(self, tickets: Sequence[Ticket]) -> None:
+        """Take the tickets out, to give them to an instance, and charge them."""
+        self.remove(tickets)
+        self._executing += len(tickets)
+        for ticket in tickets:
+            line = self._lines[ticket.tenant]
+            if line.start > self._virtual:
+                self._virtual = line.start
+            ticket.charge = self._cost_of(ticket)
+            line.charge(ticket.charge)
+
+    def delay(self, ticket: Ticket, expired_ns: int) -> None:
+        """As `PriorityQueue.delay`."""
+        level = self.level_of(ticket)
+        del level.waiting[ticket]
+        insert_delayed(level, ticket, expired_ns)
+
+    def in_order(self) -> Iterator[Ticket]:
+        """All tickets, the next to serve first. The queue may not change meanwhile."""
+        first = self._first()
+        if first is None:
+            return iter(())
+        return self._in_line(first) if first.count == self.count else self._merged()
+
+    def explain(self, now_ns: int) -> tuple[LevelActivity, ...]:
+        """The tickets of each level, of all tenants, and how long the first of them have waited."""
+        has_levels = len(self._in_level) > 1
+        return tuple(
+            LevelActivity(
+                priority=index + 1 if has_levels else 0,
+                waiting=count,
+                oldest_ns=max(
+                    (
+                        now_ns - ticket.queued_ns
+                        for line in self._lines.values()
+                        for part in (line.levels[index].delayed, line.levels[index].waiting)
+                        for ticket in itertools.islice(part, 1)
+                    ),
+                    default=0,
+                ),
+                size_max=self._options.levels[index].queue_size_max,
+            )
+            for index, count in enumerate(self._in_level)
+        )
+
+    def drain(self) -> list[Ticket]:
+        """Take all tickets out, in order: they end."""
+        tickets = list(self.in_order())
+        self.remove(tickets)
+        return tickets
+
+    # What it has besides
+
+    def admit(self, ticket: Ticket) -> None:
+        """Raise TooManyRequests for a ticket beyond its tenant's share of the queue."""
+        level = self.level_of(ticket)
+        line = self._lines[ticket.tenant]
+        tenant, rules = line.tenant, line.tenant.rules
+        if rules.queue_requests is not None and line.count >= rules.queue_requests:
+            raise tenant.refuse(
+                Limit.QUEUE_REQUESTS,
+                f"has {line.count} requests in the queue of this model, its queue_requests is {rules.queue_requests}",
+            )
+        # A single one may be larger, or it could never be served.
+        if rules.queue_bytes is not None and line.count and line.bytes + ticket.size_bytes > rules.queue_bytes:
+            raise tenant.refuse(
+                Limit.QUEUE_BYTES,
+                f"has requests with {line.bytes} bytes in the queue of this model, and this one has {ticket.size_bytes}: its "
+                f"queue_bytes is {rules.queue_bytes}",
+            )
+        size_max = self._options.levels[level.index].queue_size_max
+        if 0 < size_max <= self._in_level[level.index]:
+            share = max(1, size_max * tenant.weight // self._tenants.weights)
+            count = len(level.waiting) + len(level.delayed)
+            if count >= share:
+                raise tenant.refuse(
+                    Limit.QUEUE_SHARE,
+                    f"has {count} requests in the queue of this model, which is full: its share of {size_max} is {share}",
+                )
+
+    def pop(self) -> Ticket:
+        """Take the first ticket, to give it to an instance, and charge it."""
+        line = self._first()
+        if line is None:
+            raise IndexError("nothing waits")
+        ticket = next(self._in_line(line))
+        self.take((ticket,))
+        return ticket
+
+    def executed(self, tickets: Sequence[Ticket], took_ns: int) -> None:
+        """The batch of these tickets, which were taken, is over; it took so long, 0: nobody says."""
+        self._executing -= len(tickets)
+        if took_ns <= 0:
+            return
+        rows = sum([ticket.batch_size for ticket in tickets])
+        row_ns = max(1, took_ns // rows)
+        self._row_ns = row_ns if self._row_ns == 0 else (7 * self._row_ns + row_ns) // 8
+        for ticket in tickets:
+            cost = took_ns * ticket.batch_size // rows
+            ticket.tenant.instance_ns += cost
+            self._owe(ticket, cost - ticket.charge)
+
+    def returned(self, tickets: Sequence[Ticket]) -> None:
+        """Tickets that were taken come back, or would if they had not ended: no instance has spent time on them."""
+        self._executing -= len(tickets)
+        for ticket in tickets:
+            self._owe(ticket, -ticket.charge)
+
+    def _owe(self, ticket: Ticket, cost: int) -> None:
+        line = self._lines.get(ticket.tenant)
+        if line is not None:
+            line.owed += cost
+
+    def _cost_of(self, ticket: Ticket) -> int:
+        """The cost of a ticket that is not executed yet."""
+        return (self._row_ns or TENANT_ROW_NS_FIRST) * ticket.batch_size
+
+    def _enter(self, ticket: Ticket, level: QueueLevel) -> None:
+        """A ticket has been put into its level."""
+        line = self._lines[ticket.tenant]
+        if not self.count and not self._executing:
+            self._period += 1
+            self._virtual = 0
+            self._heap.clear()
+        if line.period != self._period:
+            line.period = self._period
+            line.start = line.owed = 0
+        if not line.count:
+            line.begin(self._virtual)
+            self._list(line)
+        line.count += 1
+        line.bytes += ticket.size_bytes
+        line.tenant.waiting += 1
+        self._in_level[level.index] += 1
+        self.count += 1
+
+    def _list(self, line: _Line) -> None:
+        """Put the line into the heap; an entry that it has there counts no more."""
+        if len(self._heap) > 2 * len(self._lines) + 16:
+            self._heap = [entry for entry in self._heap if entry[2].entry is entry and entry[2].count]
+            heapq.heapify(self._heap)
+        line.entry = (line.start, line.number, line)
+        heapq.heappush(self._heap, line.entry)
+
+    def _first(self) -> _Line | None:
+        """The line to serve next."""
+        heap = self._heap
+        while heap:
+            entry = heap[0]
+            line = entry[2]
+            if line.entry is not entry or not line.count:
+                heapq.heappop(heap)
+            elif entry[0] != line.start:
+                line.entry = (line.start, line.number, line)
+                heapq.heapreplace(heap, line.entry)
+            else:
+                return line
+        return None
+
+    def _in_line(self, line: _Line) -> Iterator[Ticket]:
+        """The tickets of a tenant, the next to serve first."""
+        levels = line.levels
+        if len(levels) == 1:
+            return itertools.chain(levels[0].waiting, levels[0].delayed)
+        ageing_ns = self._tenants.ageing_ns
+        return heapq.merge(
+            *[itertools.chain(level.waiting, level.delayed) for level in levels],
+            key=lambda ticket: ticket.queued_ns + self.level_of(ticket).index * ageing_ns,
+        )
+
+    def _merged(self) -> Iterator[Ticket]:
+        """The tickets of all tenants. Of the heap only as many entries are looked at as are needed: its smallest ones are found
+        from the root, each behind its parent."""
+        heap = self._heap
+        # (start, number of the line, place in the heap or -1 once its line is begun)
+        ahead = [(heap[0][0], heap[0][1], 0)]
+        begun: dict[int, tuple[_Line, Iterator[Ticket], int]] = {}
+        while ahead:
+            start, number, place = heapq.heappop(ahead)
+            if place >= 0:
+                for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
+                    heapq.heappush(ahead, (heap[child][0], heap[child][1], child))
+                line = heap[place][2]
+                if line.entry is heap[place] and line.count:
+                    begun[number] = line, self._in_line(line), line.owed
+                    heapq.heappush(ahead, (line.start, number, -1))
+                continue
+            line, tickets, owed = begun[number]
+            ticket = next(tickets, None)
+            if ticket is None:
+                continue
+            yield ticket
+            cost = owed + self._cost_of(ticket)
+            begun[number] = line, tickets, min(0, cost)
+            heapq.heappush(ahead, (start + max(0, cost) * _UNIT // line.tenant.weight, number, -1))
+
+    def _new_line(self, tenant: Tenant) -> _Line:
+        if len(self._lines) > 2 * TENANTS_MAX:  # of tenants that were in the file once
+            self._lines = {each: line for each, line in self._lines.items() if line.count}
+        self._numbers += 1
+        line = self._lines[tenant] = _Line(self._numbers, tenant, self._options)
+        return line
+
+
+class FairTokenQueue(FairQueue):
+    """The same for an engine, where a ticket costs the tokens that it asks room for: they are known before."""
+
+    __slots__ = ()
+
+    def executed(self, tickets: Sequence[Ticket], took_ns: int) -> None:
+        """The engine has taken these tickets."""
+        super().executed(tickets, 0)
+        for ticket in tickets:
+            ticket.tenant.tokens += ticket.cost.tokens
+
+    def _cost_of(self, ticket: Ticket) -> int:
+        return max(1, ticket.cost.tokens)

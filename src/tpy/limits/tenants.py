@@ -1,0 +1,25 @@
+"""Bounds of tenants."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tpy.units import MIB, NS_PER_MS
+
+TENANTS_MAX: Final = 256
+"""Tenants of a file: each is a label of a few metrics, and has a line in the queue of each model that it asks."""
+
+TENANT_WEIGHT_MAX: Final = 1_000_000
+"""Of a tenant, so that a share of a queue is never rounded to nothing."""
+
+TENANTS_FILE_BYTES_MAX: Final = 4 * MIB
+"""The file of --tenants-file: a few hundred bytes a tenant, and the names of its keys."""
+
+TENANTS_FILE_LOOK_S: Final = 10.0
+"""Seconds between two looks whether that file has changed, as for certificates."""
+
+TENANT_ROW_NS_FIRST: Final = NS_PER_MS
+"""The assumed cost of a row until the first batch is over; what was charged is corrected then."""
+
+TENANT_PEERS_REMEMBERED_MAX: Final = 1024
+"""Addresses of which it is remembered whether they are a trusted proxy's."""
