@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import tomllib
 from collections.abc import Collection, Iterable
@@ -60,6 +61,9 @@ class TenantsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return round(self.priority_ageing_s * NS_PER_S)
 
 
+_DECODER = msgspec.json.Decoder(TenantsConfig)
+
+
 def read_tenants(path: str) -> TenantsConfig:
     """Reads the file. Blocks. Raises InvalidArgument for one that cannot be read, or with all that is wrong in it."""
     try:
@@ -69,20 +73,25 @@ def read_tenants(path: str) -> TenantsConfig:
             f"--tenants-file: cannot read '{path}': {error.strerror or error}; expected a file in TOML or JSON"
         ) from error
     try:
-        if Path(path).suffix == ".json" or content.lstrip()[:1] == b"{":
-            document = msgspec.json.decode(content)
-        else:
-            document = tomllib.loads(content.decode())
-    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"--tenants-file: '{path}' is neither TOML nor JSON: {error}") from None
-    try:
-        config = msgspec.convert(document, TenantsConfig)
+        is_json = Path(path).suffix == ".json" or content.lstrip()[:1] == b"{"
+        config = _DECODER.decode(content if is_json else msgspec.json.encode(tomllib.loads(content.decode())))
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"--tenants-file: '{path}': {error}") from None
+    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"--tenants-file: '{path}' is neither TOML nor JSON: {error}") from None
     problems = list(_problems(config))
     if problems:
         raise InvalidArgument(f"--tenants-file: '{path}': {'; '.join(problems)}")
     return config
+
+
+def fingerprint(path: str) -> tuple[int, ...]:
+    """Returns the present state of a file; of a link, as Kubernetes has them, of what it leads to. Blocks."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def require_keys(config: TenantsConfig, path: str, keys: Collection[str], *, tokens: bool) -> None:

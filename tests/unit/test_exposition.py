@@ -30,7 +30,10 @@ from tpy.telemetry.host import SERVER_FAMILIES, HostSampler, pinned_pool_familie
 from tpy.telemetry.metrics import LATENCY_FAMILIES, dropped_lines_family, refused_family, render
 from tpy.telemetry.repositories import RepositoryUse, held_models, repository_families
 from tpy.telemetry.rollouts import RolloutShare, rollout_families
+from tpy.tenants import TenantRules
 from tpy_data.engine.budget.metrics import BudgetUse, budget_families
+from tpy_data.engine.tenancy.metrics import tenant_families
+from tpy_data.schedulers.core.tenants import tenants_of
 
 EXEMPLAR = Exemplar("4bf92f3577b34da6a3ce929d0e0e4736", 0.75, 1_763_850_000_125)
 HISTOGRAM = Histogram((0.5, 1.0), (3, 2, 1), (None, EXEMPLAR, None))
@@ -75,6 +78,7 @@ def page(*, openmetrics: bool) -> str:
         *repository_families([RepositoryUse("s3://bucket/a", True, 1, 2, 3)], 9),
         held_models({"models": 3}),
         *budget_families(BudgetUse(9, 5, 1, {"loaded": 2}, 3, {"room": 1}, {"late": 1})),
+        *tenant_families(tenants_of([TenantRules(name="a")])),
         *rollout_families([RolloutShare("m", 2, 50.0)], {("m", "running"): 1}),
         refused_family(Refusals().counts),
         dropped_lines_family({"server": 0}),

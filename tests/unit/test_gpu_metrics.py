@@ -146,6 +146,9 @@ class NoModels:
     def cache_statistics(self) -> None:
         return None
 
+    def tenant_families(self) -> tuple[()]:
+        return ()
+
     def budget_families(self) -> tuple[()]:
         return ()
 

@@ -29,8 +29,12 @@ NOT_NEEDED = (
     "tpy_data.backends.isolated",
     "tpy_data.backends.native",
     "tpy_data.backends.python",
+    "tpy.tenants",
     "tpy_data.engine.budget",
     "tpy_data.engine.runtimes.on_demand_runtime",
+    "tpy_data.engine.tenancy",
+    "tpy_data.schedulers.core.fair_queue",
+    "tpy_data.schedulers.core.tenants",
 )
 """Modules and packages that a server with one ONNX model has no use for."""
 

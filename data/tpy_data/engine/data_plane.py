@@ -51,6 +51,8 @@ from tpy_data.schedulers.core.rate_limiter import Supply
 
 if TYPE_CHECKING:
     from tpy_data.engine.budget.memory_budget import MemoryBudget
+    from tpy_data.engine.tenancy.tenants_file import TenantsFile
+    from tpy_data.schedulers.core.tenants import Tenants
 
 _log = logging.getLogger(__name__)
 _LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -71,7 +73,8 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     draining to the last unload. `load_retries` is --model-load-retry-count. `server_id` is --id. Without `cache` no
     answers are kept, without `rate_limit` nothing is. `request_timeout` is --request-timeout, `latencies` are the distributions
     that --metrics-config asks for, `restarts` how failed instances are started again. `rollout_file` is
-    --rollout-file. Without `memory_budget` all models are loaded and stay. `start_delay` is for tests."""
+    --rollout-file, `tenants_file` --tenants-file. Without `memory_budget` all models are loaded and stay. `start_delay` is for
+    tests."""
 
     load_threads_max: int = 4
     load_retries: int = 0
@@ -86,6 +89,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     latencies: LatencyOptions = LatencyOptions()
     restarts: RestartOptions = RestartOptions()
     rollout_file: Path | None = None
+    tenants_file: str = ""
     memory_budget: MemoryBudgetOptions | None = None
 
 
@@ -102,7 +106,9 @@ class DataPlane:
         reconciler: Reconciler,
         rollouts: Rollouts,
         budget: MemoryBudget | None = None,
+        tenants: Tenants | None = None,
     ) -> None:
+        self._tenants = tenants
         self.rollouts = rollouts
         self.budget = budget
         self.inference = inference
@@ -169,6 +175,14 @@ class DataPlane:
     def budget_families(self) -> Sequence[MeasuredFamily]:
         """The metrics of the memory budget."""
         return () if self.budget is None else self.budget.families()
+
+    def tenant_families(self) -> Sequence[MeasuredFamily]:
+        """The metrics of tenants."""
+        if self._tenants is None:
+            return ()
+        from tpy_data.engine.tenancy.metrics import tenant_families  # most servers have no tenants
+
+        return tenant_families(self._tenants)
 
     def rollout_families(self) -> Sequence[MeasuredFamily]:
         """The metrics of rollouts."""
@@ -279,6 +293,8 @@ async def open_data_plane(
     file = options.rollout_file
     kept = {} if file is None else await trio.to_thread.run_sync(read_kept, file)
     rollouts = Rollouts(table, partial(_desired, store), clock, file, kept)
+    tenants_file = await _read_tenants(options.tenants_file) if options.tenants_file else None
+    tenants = None if tenants_file is None else tenants_file.tenants
     loader = Loader(
         backends,
         machine=options.machine,
@@ -288,6 +304,7 @@ async def open_data_plane(
         server=calls,
         devices=devices,
         start_delay=options.start_delay,
+        tenants=tenants,
     )
     shared = Shared(
         loader=loader,
@@ -310,6 +327,10 @@ async def open_data_plane(
         from tpy_data.engine.runtimes import on_demand_runtime  # most servers have no budget
 
         shared = shared._replace(make_runtime=partial(on_demand_runtime.make_runtime, budget=budget))
+    if tenants is not None:
+        from tpy_data.engine.serving.tenant_copy import TenantCopy  # most servers have no tenants
+
+        shared = shared._replace(make_copy=partial(TenantCopy, tenants=tenants))
     reconciler = Reconciler(store, shared)
     try:
         async with trio.open_nursery() as nursery:
@@ -317,9 +338,11 @@ async def open_data_plane(
             nursery.start_soon(rollouts.run)
             if budget is not None:
                 nursery.start_soon(budget.run)
+            if tenants_file is not None:
+                nursery.start_soon(tenants_file.run)
             nursery.start_soon(reconciler.run, nursery)
             try:
-                yield DataPlane(inference, shared, metrics, calls, reconciler, rollouts, budget)
+                yield DataPlane(inference, shared, metrics, calls, reconciler, rollouts, budget, tenants)
             finally:
                 inference.stop()
                 table.sequences.let_go()
@@ -330,6 +353,13 @@ async def open_data_plane(
         shared.unloaders.close()
         if shared.cache is not None:
             shared.cache.close()
+
+
+async def _read_tenants(path: str) -> TenantsFile:
+    """Raises InvalidArgument for a file that cannot be used."""
+    from tpy_data.engine.tenancy.tenants_file import TenantsFile  # most servers have no tenants
+
+    return await trio.to_thread.run_sync(TenantsFile, path)
 
 
 async def _open_budget(options: DataPlaneOptions, wanted: MemoryBudgetOptions, clock: Clock) -> MemoryBudget:

@@ -78,6 +78,14 @@ FLAGS: tuple[Flag, ...] = (
     _flag("Access", "auth-required", False, "Serve nothing without a credential but whether the server lives and is ready."),
     _flag(
         "Access",
+        "tenants-file",
+        "",
+        "Who shares the server, an addition of tpy: tenants by key, token or header, with their weights and limits, in TOML or "
+        "JSON. Read again when it changes.",
+        metavar="FILE",
+    ),
+    _flag(
+        "Access",
         "allowed-origin",
         (),
         "Origin of web pages of others that may load models and change settings through a browser; may be given several times.",

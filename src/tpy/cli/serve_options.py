@@ -177,6 +177,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     crash_loop_failures: int
     crash_loop_minutes: int
     rollout_file: str
+    tenants_file: str
     model_memory_budget: str
     model_load_wait_secs: int
     model_sizes_file: str
@@ -220,6 +221,7 @@ def server_options(
         metrics=_metrics(v),
         cache=cache_options(v.cache_config, v.response_cache_byte_size, environment, v.cache_directory),
         rollout_file=Path(v.rollout_file).absolute() if v.rollout_file else None,
+        tenants_file=v.tenants_file,
         memory_budget=_memory_budget(v),
         rate_limit=_rate_limit_supply(v.rate_limit, v.rate_limit_resource),
         request_timeout=RequestTimeout(v.request_timeout),
@@ -367,10 +369,12 @@ def _frontends(values: Mapping[str, Value]) -> dict[str, ListenOptions]:
         except InvalidArgument as error:
             raise UsageError(error.message) from None
         if options is not None:
-            if values["auth_config"] and not frontend.checks_access:
-                raise UsageError(
-                    f"--auth-config: the {frontend.name} port does not know it and would serve everybody, switch it off"
-                )
+            for flag in ("auth_config", "tenants_file"):
+                if values[flag] and not frontend.checks_access:
+                    raise UsageError(
+                        f"--{flag.replace('_', '-')}: the {frontend.name} port does not know it and would serve everybody, "
+                        "switch it off"
+                    )
             found[name] = options
     return found
 

@@ -57,7 +57,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     caller's own ones only; those with a meaning have fields: `priority` (0 = the model's default), `timeout_us` (0 =
     none; a deadline for the whole request, counted from submission), `deadline_ns` (absolute, of the transport, on the
     server's Clock). `received_ns` is when the frontend had the whole request. `inputs` are in the caller's order. `residency`
-    None: all tensors are in host memory, those of the answer too. `record` is there when somebody observes requests.
+    None: all tensors are in host memory, those of the answer too. `record` is there when somebody observes requests. `tenant` is
+    the name of whom it is of, "" where that is nobody.
     """
 
     model_name: str
@@ -73,6 +74,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     received_ns: int = 0
     residency: Residency | None = None
     record: RequestRecord | None = None
+    tenant: str = ""
 
 
 class InferenceResponse(msgspec.Struct, frozen=True, kw_only=True):

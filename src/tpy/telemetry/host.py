@@ -25,6 +25,12 @@ MEMORY_BUDGET_FAMILIES: Mapping[str, MetricKind] = {
 }
 """Of servers with --model-memory-budget."""
 
+TENANT_FAMILIES: Mapping[str, MetricKind] = {
+    f"tpy_tenant_{name}": MetricKind.COUNTER if name.endswith("total") else MetricKind.GAUGE
+    for name in ("requests_total", "refusals_total", "waiting_requests", "instance_seconds_total", "tokens_total", "weight")
+}
+"""Of servers with --tenants-file."""
+
 SERVER_FAMILIES: Mapping[str, MetricKind] = {
     **{family.name: family.kind for family in FAMILIES},
     **{name: kind for name, (kind, _) in LATENCY_FAMILIES.items()},
@@ -33,6 +39,7 @@ SERVER_FAMILIES: Mapping[str, MetricKind] = {
     **REPOSITORY_FAMILIES,
     **ROLLOUT_FAMILIES,
     **MEMORY_BUDGET_FAMILIES,
+    **TENANT_FAMILIES,
     REFUSED: MetricKind.COUNTER,
     DROPPED_LINES: MetricKind.COUNTER,
     **dict.fromkeys((CPU_UTILIZATION, MEMORY_TOTAL, MEMORY_USED, _PINNED_TOTAL, _PINNED_USED, *CACHE_FAMILIES), MetricKind.GAUGE),

@@ -256,7 +256,7 @@ def test_wrong_files_are_one_line(tmp_path: Path, text: str, complaint: str) -> 
     file = tmp_path / "auth.toml"
     file.write_text(text)
     with pytest.raises(InvalidArgument, match=complaint) as refused:
-        read_auth({"auth_config": str(file), "auth_required": False})
+        read_auth({"auth_config": str(file), "auth_required": False, "tenants_file": ""})
     assert refused.value.message.startswith("--auth-config: ")
     assert "\n" not in refused.value.message
     assert "secret" not in refused.value.message
@@ -264,7 +264,7 @@ def test_wrong_files_are_one_line(tmp_path: Path, text: str, complaint: str) -> 
 
 def test_required_needs_a_file() -> None:
     with pytest.raises(InvalidArgument, match=r"--auth-required: .* --auth-config FILE"):
-        read_auth({"auth_config": "", "auth_required": True})
+        read_auth({"auth_config": "", "auth_required": True, "tenants_file": ""})
 
 
 def test_new_keys_are_long() -> None:

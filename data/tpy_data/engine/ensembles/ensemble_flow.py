@@ -86,6 +86,7 @@ class FlowStep:
             received_ns=caller.received_ns,
             residency=residency,
             record=None if caller.record is None else caller.record.child("step", self._name),
+            tenant=caller.tenant,
         )
 
     def _residency_for(self, caller: Residency | None, on_device: bool) -> Residency:

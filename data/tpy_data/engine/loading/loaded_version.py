@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -38,6 +38,9 @@ from tpy_data.engine.loading.warmup import WarmupSample, make_samples
 from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.schedulers.core import NO_START_DELAY, SchedulerCore, StartDelay, make_core
 from tpy_data.strategies import OpenStrategy, find_strategy, open_strategy
+
+if TYPE_CHECKING:
+    from tpy_data.schedulers.core.tenants import Tenants
 
 Log = Callable[[str, str], None]
 """Level ("verbose", "info", "warning", "error") and message; any thread."""
@@ -96,7 +99,9 @@ class Loader:
         server: ServerCalls | None = None,
         start_delay: StartDelay = NO_START_DELAY,
         devices: Devices = NO_DEVICES,
+        tenants: Tenants | None = None,
     ) -> None:
+        self._tenants = tenants
         self.meter = MemoryMeter()
         self._devices = devices
         self._start_delay = start_delay
@@ -120,7 +125,8 @@ class Loader:
         samples = make_samples(config, desired.directory, states)
         strategy = self._open_strategy(config, desired, version)
         try:
-            core = make_core(config, self._start_delay, strategy, engine=backend.capabilities.engine)
+            is_engine = backend.capabilities.engine
+            core = make_core(config, self._start_delay, strategy, engine=is_engine, tenants=self._tenants)
             placements = tuple(instance.placement for instance in instances)
             with self.meter.measure(devices_of(placements)) as measured:
                 model = backend.load(msgspec.structs.replace(context, config=config, placements=placements))
@@ -144,8 +150,8 @@ class Loader:
             model=model,
             states=states,
             memory=measured.usage(),
-            is_engine=backend.capabilities.engine,
-            make_ticket=_ticket_of_engines(config) if backend.capabilities.engine else RequestTicket,
+            is_engine=is_engine,
+            make_ticket=_tickets(config, self._tenants, is_engine=is_engine),
             strategy=strategy,
         )
 
@@ -233,10 +239,18 @@ def _is_cached(config: ModelConfig) -> bool:
     return config.response_cache is not None and config.response_cache.enable
 
 
-def _ticket_of_engines(config: ModelConfig) -> Callable[..., RequestTicket]:
-    from tpy_data.engine.requests.engine_ticket import tickets_for  # most servers have no engine
+def _tickets(config: ModelConfig, tenants: Tenants | None, *, is_engine: bool) -> Callable[..., RequestTicket]:
+    """The class of the requests to this model; modules that most servers do not need are imported here."""
+    make_ticket: Callable[..., RequestTicket] = RequestTicket
+    if is_engine:
+        from tpy_data.engine.requests.engine_ticket import tickets_for
 
-    return tickets_for(config)
+        make_ticket = tickets_for(config)
+    if tenants is not None:
+        from tpy_data.engine.requests.tenant_tickets import tickets_of
+
+        make_ticket = tickets_of(make_ticket, tenants)
+    return make_ticket
 
 
 def _scheduled(placed: Placed) -> tuple[PlacedInstance, ...]:

@@ -15,38 +15,19 @@ from tpy_data.engine.requests.handle import EngineHandle, Execution, WaitingRequ
 Submit = Callable[[InferenceRequest, ResponseSink], EngineHandle]
 
 
-class ObservedRequest:
-    """`handle` is the request's own, from when it was submitted until its last response."""
+class RelayedRequest:
+    """The sink of a request, and its EngineHandle. `handle` is the request's own, from when it was submitted until its last
+    response."""
 
-    __slots__ = ("_clock", "_record", "_sink", "handle")
+    __slots__ = ("_sink", "handle")
 
-    def __init__(self, record: RequestRecord, sink: ResponseSink, clock: Clock) -> None:
-        self._record = record
+    def __init__(self, sink: ResponseSink) -> None:
         self._sink = sink
-        self._clock = clock
         self.handle: EngineHandle | None = None
-
-    def submit(self, request: InferenceRequest, submit: Submit) -> EngineHandle:
-        """Submit the request in this way; returns what stands for its handle. Raises what `submit` raises."""
-        self._record.admit(request, self._clock.now_ns())
-        try:
-            handle = submit(request, self)
-        except TpyError as refusal:
-            self._end(refusal.code.value, refusal.message)
-            raise
-        if not self._record.ended_ns:  # it may have been answered already
-            self.handle = handle
-        return self
 
     def deliver(self, response: InferenceResponse) -> None:
         """See ResponseSink."""
-        self._record.respond(response)
         if response.final:
-            error = response.error
-            if error is None:
-                self._end("OK")
-            else:
-                self._end(error.code.value, error.message)
             self.handle = None  # which has this sink: both, and the request's tensors, would stay until the next collection
         self._sink.deliver(response)
 
@@ -54,7 +35,6 @@ class ObservedRequest:
         """See EngineHandle."""
         if self.handle is not None:
             self.handle.cancel()
-        self._end(ErrorCode.CANCELLED.value)
 
     def pause(self) -> None:
         """See EngineHandle."""
@@ -78,6 +58,45 @@ class ObservedRequest:
     def times(self, now_ns: int) -> Execution | None:
         """See EngineHandle."""
         return None if self.handle is None else self.handle.times(now_ns)
+
+
+class ObservedRequest(RelayedRequest):
+    """See the module."""
+
+    __slots__ = ("_clock", "_record")
+
+    def __init__(self, record: RequestRecord, sink: ResponseSink, clock: Clock) -> None:
+        super().__init__(sink)
+        self._record = record
+        self._clock = clock
+
+    def submit(self, request: InferenceRequest, submit: Submit) -> EngineHandle:
+        """Submit the request in this way; returns what stands for its handle. Raises what `submit` raises."""
+        self._record.admit(request, self._clock.now_ns())
+        try:
+            handle = submit(request, self)
+        except TpyError as refusal:
+            self._end(refusal.code.value, refusal.message)
+            raise
+        if not self._record.ended_ns:  # it may have been answered already
+            self.handle = handle
+        return self
+
+    def deliver(self, response: InferenceResponse) -> None:
+        """See ResponseSink."""
+        self._record.respond(response)
+        if response.final:
+            error = response.error
+            if error is None:
+                self._end("OK")
+            else:
+                self._end(error.code.value, error.message)
+        super().deliver(response)
+
+    def cancel(self) -> None:
+        """See EngineHandle."""
+        super().cancel()
+        self._end(ErrorCode.CANCELLED.value)
 
     def _end(self, status: str, error: str = "") -> None:
         now_ns, record = self._clock.now_ns(), self._record

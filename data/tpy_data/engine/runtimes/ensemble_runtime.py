@@ -171,7 +171,7 @@ class EnsembleRuntime(Runtime):
         labels = {**_labels_of_members(config, members), **self._labels}
         engine = EnsembleEngine(config, self.version, members, self._shared.clock, self._statistics)
         self._changes += 1
-        copy = ServedCopy(
+        copy = self._shared.make_copy(
             ensemble_with_cache(engine, self.key, config, self._shared.cache, change=self._changes),
             self.version,
             config,

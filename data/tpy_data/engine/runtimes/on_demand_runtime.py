@@ -34,7 +34,6 @@ from tpy_data.engine.requests.statistics import VersionStatistics
 from tpy_data.engine.runtimes.core import Phase
 from tpy_data.engine.runtimes.runtime import Runtime, Shared
 from tpy_data.engine.runtimes.version_runtime import VersionRuntime
-from tpy_data.engine.serving.served_copy import ServedCopy
 from tpy_data.engine.serving.serving_table import ServingTable
 from tpy_data.executors.executor import call
 
@@ -276,7 +275,7 @@ class OnDemandRuntime(Runtime):
         return (*self._shared.loader.described(model, version), files_of(model, version))
 
     def _switch_in(self, engine: OnDemandEngine, config: ModelConfig, description: ModelDescription) -> None:
-        self._copy = ServedCopy(
+        self._copy = self._shared.make_copy(
             engine,
             self.version,
             config,

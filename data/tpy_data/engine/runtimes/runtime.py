@@ -46,7 +46,7 @@ class Shared(NamedTuple):
     that loads that hang do not keep anything from being unloaded. A failed load is tried again `load_retries` times. `cache`
     None: no answers are kept; `limiter` None: nothing is rate limited. In `deliveries` everything is answered. `latencies` says
     which distributions of durations are kept. `make_runtime` makes the runtimes of versions with instances where that is not
-    VersionRuntime: under a memory budget."""
+    VersionRuntime: under a memory budget. `make_copy` makes what requests get, another one where there are tenants."""
 
     loader: Loader
     loaders: Worker
@@ -63,6 +63,7 @@ class Shared(NamedTuple):
     latencies: LatencyOptions = LatencyOptions()
     restarts: RestartOptions = RestartOptions()
     make_runtime: Callable[[ObservedKey, DesiredModel, DesiredVersion, Shared], Runtime] | None = None
+    make_copy: Callable[..., ServedCopy] = ServedCopy
 
     def latencies_of(self, config: ModelConfig) -> VersionLatencies | None:
         """Those of another version; None where no distributions are kept."""

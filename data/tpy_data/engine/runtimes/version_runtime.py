@@ -162,7 +162,7 @@ class VersionRuntime(Runtime):
         failure: TpyError | None = None
         sequences = None if loaded.config.sequence_batching is None else Sequences(self.id, loaded, shared.table.sequences)
         executing = self._make_engine(loaded, gate, sequences)
-        copy = self._copy = ServedCopy(
+        copy = self._copy = shared.make_copy(
             with_cache(executing, self.key, loaded, shared.cache),
             self.version,
             loaded.config,
@@ -215,6 +215,7 @@ class VersionRuntime(Runtime):
             latencies=shared.latencies_of(loaded.config) if self._statistics is None else None,
             statistics=self._statistics,
             make_ticket=loaded.make_ticket,
+            is_engine=loaded.is_engine,
         )
 
     def _joined(self, copy: ServedCopy, sequences: Sequences) -> AbstractContextManager[None]:

@@ -16,7 +16,7 @@ from tpy.backend import AnswerLater, InstanceFailure
 from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.deliveries import Deliveries
-from tpy.errors import Internal, InvalidArgument, QueueFull, TpyError, Unavailable
+from tpy.errors import Internal, InvalidArgument, QueueFull, Refusal, TooManyRequests, TpyError
 from tpy.limits import RECENT_BATCHES_MAX, RETRY_AFTER_S_MAX
 from tpy.messages import EngineActivity, InferenceRequest, ResourceUse, WaitReason
 from tpy.services import ResponseSink
@@ -100,6 +100,7 @@ class VersionEngine:
         latencies: VersionLatencies | None = None,
         statistics: VersionStatistics | None = None,
         make_ticket: Callable[..., RequestTicket] = RequestTicket,
+        is_engine: bool = False,
     ) -> None:
         """Without `statistics` it has new ones, with `latencies`."""
         self.name = config.name
@@ -111,7 +112,7 @@ class VersionEngine:
         self._sequences = sequences
         self._admit = Admission(config).admit if sequences is None else sequences.admit
         self._make_ticket = make_ticket if sequences is None else sequences.make_ticket
-        self.is_engine = make_ticket is not RequestTicket
+        self.is_engine = is_engine
         self._outputs = OutputSelection(config)
         self._responder = Responder(config.name, version)
         self._driver = make_driver(core, clock, self)
@@ -149,9 +150,9 @@ class VersionEngine:
             if self._decoupled is not None:
                 self._decoupled.begin(ticket)
             self._driver.submit(ticket)
-        except (InvalidArgument, Unavailable) as refusal:
+        except (InvalidArgument, Refusal) as refusal:
             error = refused(refusal, request, self.statistics)
-            if isinstance(refusal, QueueFull):
+            if isinstance(refusal, (QueueFull, TooManyRequests)):
                 error.wait_s = self._queue_s()
             raise error from None
         if sequences is not None:

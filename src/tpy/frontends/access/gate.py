@@ -8,7 +8,7 @@ import importlib
 import weakref
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,42 +23,54 @@ from tpy.messages import InferenceRequest, InferenceResponse
 from tpy.services import RequestHandle, ResolvedModel, ResponseSink
 from tpy.units import NS_PER_S
 
+if TYPE_CHECKING:
+    from tpy.frontends.access.tenancy import Tenancy
+
 CREDENTIAL_NAMES = frozenset({"authorization", "x-api-key", "proxy-authorization"})
 """Headers and metadata that become no parameter of a request, whatever the forward pattern says."""
 
 
 class AuthOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`file` is that of --auth-config, "" for none. `required`: nothing is served to those without a credential but whether the
-    server lives and is ready."""
+    """`file` is that of --auth-config, "" for none: everybody may do everything. `required`: nothing is served to those without a
+    credential but whether the server lives and is ready. `tenants_file` is --tenants-file, "" for none."""
 
     file: str = ""
     required: bool = False
+    tenants_file: str = ""
 
 
 def read_auth(values: Mapping[str, Value]) -> AuthOptions | None:
     """The options that the flags say, whose file has been read once; None: everybody may do everything. Raises InvalidArgument
     for a file that cannot be used."""
-    options = msgspec.convert({"file": values["auth_config"], "required": values["auth_required"]}, AuthOptions)
-    if not options.file:
-        if options.required:
-            raise InvalidArgument(
-                "--auth-required: nobody could be served without --auth-config FILE, which says who may do what"
-            )
+    named = {"file": "auth_config", "required": "auth_required", "tenants_file": "tenants_file"}
+    options = msgspec.convert({field: values[flag] for field, flag in named.items()}, AuthOptions)
+    if options.required and not options.file:
+        raise InvalidArgument("--auth-required: nobody could be served without --auth-config FILE, which says who may do what")
+    if not options.file and not options.tenants_file:
         return None
     gate_of(options)
     return options
 
 
 class Caller:
-    """The sender of a request. `grant` has his roles."""
+    """The sender of a request. `grant` has his roles, `tenant` is whose requests he sends: "" for nobody's, which are refused,
+    None where there are no tenants."""
 
-    __slots__ = ("allowance", "expires_ms", "grant", "name")
+    __slots__ = ("allowance", "expires_ms", "grant", "name", "tenant")
 
-    def __init__(self, name: str, grant: Grant, allowance: Allowance | None = None, expires_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        grant: Grant,
+        allowance: Allowance | None = None,
+        expires_ms: int | None = None,
+        tenant: str | None = None,
+    ) -> None:
         self.name = name
         self.grant = grant
         self.allowance = allowance
         self.expires_ms = expires_ms
+        self.tenant = tenant
 
     def require(self, roles: Collection[Role], model: str | None) -> None:
         """Raise PermissionDenied unless he has one of the roles for the model, or Unauthenticated if he has not said who
@@ -87,7 +99,12 @@ class Caller:
             self.require(roles, None)
 
     def submit(self, model: ResolvedModel, request: InferenceRequest, sink: ResponseSink, now_ns: int) -> RequestHandle:
-        """Submit a request within his rate and concurrency. Raises TooManyRequests beyond them."""
+        """Submit a request within his rate and concurrency. Raises TooManyRequests beyond them, PermissionDenied without a
+        tenant where there are some."""
+        if self.tenant is not None:
+            if not self.tenant:
+                raise PermissionDenied("the request is of none of the tenants that this server knows (--tenants-file)")
+            request = msgspec.structs.replace(request, tenant=self.tenant)
         allowance = self.allowance
         if allowance is None:
             return model.submit(request, sink)
@@ -169,17 +186,26 @@ class Gate:
         self._tokens: dict[bytes, Caller] = {}
         self._subjects: dict[tuple[str, str], Allowance] = {}
         self._jwt: Any = None
+        self.tenancy: Tenancy | None = None
+        self.tenants_seen: tuple[int, ...] = ()
         self.reload()
 
     def reload(self) -> None:
         """Read the files again. Raises InvalidArgument, and what was read before stays in use."""
-        config = read_auth_config(self.options.file)
+        config = read_auth_config(self.options.file) if self.options.file else AuthConfig()
+        tenancy = self._read_tenancy(config)
         anonymous = Grant(()) if self.options.required else Grant(config.anonymous)
-        verifiers = self._read_verifiers(config)
-        self._keys = {
-            key.sha256: self._keep_allowance(key.sha256, Caller(key.name, Grant(key.roles, key.models), _allowance(key)), key)
+        verifiers = self._read_verifiers(config, "" if tenancy is None else tenancy.token_claim)
+        callers = {
+            key.sha256: Caller(
+                key.name,
+                Grant(key.roles, key.models),
+                _allowance(key),
+                tenant=None if tenancy is None else tenancy.of_key(key.name),
+            )
             for key in config.keys
         }
+        self._keys = {key.sha256: self._keep_allowance(key.sha256, callers[key.sha256], key) for key in config.keys}
         unchanged = {
             issuer
             for issuer, verifier in verifiers.items()
@@ -187,7 +213,8 @@ class Gate:
         }
         self._subjects = {key: allowance for key, allowance in self._subjects.items() if key[0] in unchanged}
         self._verifiers = verifiers
-        self._anonymous = Caller("", anonymous)
+        self._anonymous = Caller("", anonymous, tenant=None if tenancy is None else tenancy.default)
+        self.tenancy = tenancy
         self._tokens = {}
         self._limits = {key.sha256: _limits(key) for key in config.keys}
 
@@ -198,7 +225,23 @@ class Gate:
             caller.allowance = before.allowance
         return caller
 
-    def _read_verifiers(self, config: AuthConfig) -> dict[str, JwtVerifier]:
+    async def follow_tenants(self) -> None:
+        """Read the files again whenever that of tenants has changed. Ends at once where there is none, else when cancelled."""
+        if self.options.tenants_file:
+            from tpy.frontends.access import tenancy  # most servers have no tenants
+
+            await tenancy.follow(self.options.tenants_file, self)
+
+    def _read_tenancy(self, config: AuthConfig) -> Tenancy | None:
+        if not self.options.tenants_file:
+            return None
+        from tpy.frontends.access.tenancy import Tenancy  # most servers have no tenants
+        from tpy.tenants import fingerprint
+
+        self.tenants_seen = fingerprint(self.options.tenants_file)
+        return Tenancy(self.options.tenants_file, config)
+
+    def _read_verifiers(self, config: AuthConfig, tenant_claim: str) -> dict[str, JwtVerifier]:
         if not config.jwt:
             return {}
         try:
@@ -209,12 +252,12 @@ class Gate:
                 f"--auth-config: tokens need the package PyJWT, and cryptography: pip install PyJWT cryptography ({error})"
             ) from None
         folder = Path(self.options.file).parent
-        return {entry.issuer: JwtVerifier(entry, folder, self._jwt) for entry in config.jwt}
+        return {entry.issuer: JwtVerifier(entry, folder, self._jwt, tenant_claim) for entry in config.jwt}
 
     def identify(self, authorization: str | None, api_key: str | None) -> Caller:
         """Returns who sends these values of `Authorization` and `X-API-Key`. Raises Unauthenticated for a credential that is
         wrong, also where none would do."""
-        if authorization is None and api_key is None:
+        if (authorization is None and api_key is None) or not self.options.file:
             return self._anonymous
         if authorization is not None:
             scheme, _, credential = authorization.partition(" ")
@@ -235,6 +278,14 @@ class Gate:
             return self._bearer(credential, hashed.digest())
         raise Unauthenticated("the API key is not known here")
 
+    def sent_for(self, caller: Caller, tenant: str, peer: str) -> Caller:
+        """Returns the caller as one who sends requests of the tenant that the header of `tenancy` names, if his address is that
+        of a trusted proxy."""
+        named = None if self.tenancy is None else self.tenancy.of_header(tenant, peer)
+        if named is None:
+            return caller
+        return Caller(caller.name, caller.grant, caller.allowance, caller.expires_ms, named)
+
     def _bearer(self, text: str, hashed: bytes) -> Caller:
         now_ms = self._clock.wall_ms()
         caller = self._tokens.get(hashed)
@@ -243,8 +294,13 @@ class Gate:
             if verifier is None:
                 raise Unauthenticated("the token's issuer is not trusted here")
             token = verifier.verify(text)
+            tenant = None if self.tenancy is None else self.tenancy.of_claim(token.tenant)
             caller = Caller(
-                token.subject or "token", Grant(token.roles, token.models), self._subject(verifier, token), token.expires_ms
+                token.subject or "token",
+                Grant(token.roles, token.models),
+                self._subject(verifier, token),
+                token.expires_ms,
+                tenant,
             )
             if len(self._tokens) >= ACCESS_TOKENS_REMEMBERED_MAX:
                 del self._tokens[next(iter(self._tokens))]

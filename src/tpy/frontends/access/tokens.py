@@ -23,15 +23,17 @@ class Token(NamedTuple):
     roles: frozenset[Role]
     models: tuple[str, ...]
     expires_ms: int
+    tenant: str = ""
 
 
 class JwtVerifier:
     """The tokens of one issuer."""
 
-    def __init__(self, entry: JwtEntry, folder: Path, jwt: Any) -> None:
-        """`jwt` is the package. Raises InvalidArgument for a file of keys that is none."""
+    def __init__(self, entry: JwtEntry, folder: Path, jwt: Any, tenant_claim: str = "") -> None:
+        """`jwt` is the package; `tenant_claim` names a tenant. Raises InvalidArgument for a file of keys that is none."""
         self.entry = entry
         self._jwt = jwt
+        self._tenant_claim = tenant_claim
         path = folder / entry.jwks
         try:
             document = msgspec.json.decode(path.read_bytes())
@@ -92,8 +94,14 @@ class JwtVerifier:
             known = {role.value: role for role in Role}
             roles = frozenset(known[name] for name in _words(claims.get(entry.roles_claim)) if name in known)
         models = tuple(_words(claims.get(entry.models_claim))) if entry.models_claim else entry.models
-        subject = claims.get("sub")
-        return Token(subject if isinstance(subject, str) else "", roles, models, (int(claims["exp"]) + entry.leeway_s) * 1000)
+        subject, tenant = claims.get("sub"), claims.get(self._tenant_claim)
+        return Token(
+            subject if isinstance(subject, str) else "",
+            roles,
+            models,
+            (int(claims["exp"]) + entry.leeway_s) * 1000,
+            tenant if isinstance(tenant, str) else "",
+        )
 
 
 def _words(value: object) -> Collection[str]:

@@ -45,17 +45,20 @@ class MetadataPolicy:
         found = {name: value for name, value in metadata if name in ("origin", "sec-fetch-site")}
         self._web_pages.require_call(found.get("origin"), found.get("sec-fetch-site"))
 
-    def identify(self, metadata: Metadata) -> Caller | None:
-        """Returns who has sent this metadata; None: access is not controlled. Raises Unauthenticated."""
+    def identify(self, metadata: Metadata, peer: str | None = None) -> Caller | None:
+        """Returns who has sent this metadata from the address `peer`; None: access is not controlled. Raises Unauthenticated."""
         if self.gate is None:
             return None
+        tenancy = self.gate.tenancy
+        tenant_key = "" if tenancy is None else tenancy.header
         found: dict[str, str] = {}
         for name, value in metadata:
-            if name in ("authorization", "x-api-key") and isinstance(value, str):
+            if name in ("authorization", "x-api-key", tenant_key) and isinstance(value, str):
                 if name in found:
                     raise Unauthenticated(f"expected '{name}' once in the metadata")
                 found[name] = value
-        return self.gate.identify(found.get("authorization"), found.get("x-api-key"))
+        caller = self.gate.identify(found.get("authorization"), found.get("x-api-key"))
+        return self.gate.sent_for(caller, found[tenant_key], peer) if tenant_key in found and peer is not None else caller
 
     def forwarded(self, metadata: Metadata) -> dict[str, str] | None:
         """The metadata that become request parameters; None when nothing is forwarded. Binary ones never are: a parameter is

@@ -49,14 +49,19 @@ class HeaderPolicy:
         if self._managed_elsewhere and api in MANAGEMENT:
             raise not_managed_here()
 
-    def identify(self, fields: Mapping[bytes, bytes]) -> Caller | None:
-        """Returns who has sent these header fields; None: access is not controlled. Raises Unauthenticated."""
+    def identify(self, fields: Mapping[bytes, bytes], peer: str | None = None) -> Caller | None:
+        """Returns who has sent these header fields from the address `peer`; None: access is not controlled. Raises
+        Unauthenticated."""
         if self.gate is None:
             return None
         authorization, key = fields.get(b"authorization"), fields.get(b"x-api-key")
-        return self.gate.identify(
+        caller = self.gate.identify(
             None if authorization is None else authorization.decode("latin-1"), None if key is None else key.decode("latin-1")
         )
+        tenancy = self.gate.tenancy
+        if tenancy is None or peer is None or not (tenant := fields.get(tenancy.header_field)):
+            return caller
+        return self.gate.sent_for(caller, tenant.decode("latin-1"), peer)
 
     def forwarded(self, headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str] | None:
         """The headers that become request parameters, by name as sent; None when nothing is forwarded. Raises InvalidArgument

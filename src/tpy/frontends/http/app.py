@@ -297,7 +297,7 @@ class Routes:
                 if category:
                     self._policy.require(category, message.fields)
                     self._policy.require_here(roles_of)
-                message.caller = self._policy.identify(message.fields)
+                message.caller = self._policy.identify(message.fields, message.peer)
                 if action is not None:
                     action.identified("" if message.caller is None else message.caller.name, _named(values))
                 if message.caller is not None:

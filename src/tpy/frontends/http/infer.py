@@ -315,7 +315,7 @@ class InferCall:
         endpoint = self._endpoint
         if not endpoint.policy.is_open:
             endpoint.policy.require("inference", self.request.fields)
-            caller = self._caller = endpoint.policy.identify(self.request.fields)
+            caller = self._caller = endpoint.policy.identify(self.request.fields, self.request.peer)
             if caller is not None:
                 caller.require(INFER, self._model)
         self._version = None if self._version_text is None else parse_version(self._version_text)

@@ -113,17 +113,19 @@ async def serve_http_port(
     task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve as `serve_port` does. From `stop` on the open connections close with their last answer, idle ones after a moment in
-    which a request that comes is answered. The file of --auth-config is read again with all others."""
+    which a request that comes is answered. The files of --auth-config and --tenants-file are read again with all others."""
 
     async def serve(wire: Wire, ends: Ends) -> None:
         await Http1Connection(port, wire, ends).run()
 
-    auth = port.options.auth
+    gate = None if port.options.auth is None else gate_of(port.options.auth)
     lifespan = Lifespan(port.app, port.config, {})
     async with trio.open_nursery() as nursery:
         await nursery.start(lifespan.handle_lifespan)
         await lifespan.wait_for_startup()
-        with nullcontext() if auth is None else reloaded(gate_of(auth).reload):
+        with nullcontext() if gate is None else reloaded(gate.reload):
+            if gate is not None:
+                nursery.start_soon(gate.follow_tenants)
             nursery.start_soon(_set_after, stop, port.stopping)
             await serve_port(port, serve, stop=stop, inherited=inherited, task_status=task_status)
         await lifespan.wait_for_shutdown()

@@ -112,6 +112,7 @@ class Submit(msgspec.Struct, frozen=True, array_like=True):
     deadline_ns: int | None
     received_ns: int
     origin: Origin | None = None
+    tenant: str = ""
 
 
 class Response(msgspec.Struct, frozen=True, array_like=True):

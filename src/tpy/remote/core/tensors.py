@@ -82,6 +82,7 @@ def submit_of(
         request.deadline_ns,
         request.received_ns,
         origin,
+        request.tenant,
     )
 
 
@@ -100,6 +101,7 @@ def request_of(message: Submit, view: View, find: Find | None = None) -> Inferen
         timeout_us=message.timeout_us,
         deadline_ns=message.deadline_ns,
         received_ns=message.received_ns,
+        tenant=message.tenant,
         residency=Residency(inputs=True) if any(map(_is_in_region, message.inputs)) else None,
     )
 

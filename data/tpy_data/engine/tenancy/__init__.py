@@ -1,0 +1,1 @@
+"""The file of tenants, as the engine has it, and their metrics."""

@@ -1,0 +1,86 @@
+"""Tenancy: says which tenant a caller's requests are of. `--tenants-file` switches it on."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from typing import Protocol
+
+import trio
+
+from tpy.errors import InvalidArgument
+from tpy.frontends.access.config import AuthConfig
+from tpy.limits.tenants import TENANT_PEERS_REMEMBERED_MAX, TENANTS_FILE_LOOK_S
+from tpy.tenants import UNIX, fingerprint, read_tenants, require_keys
+
+_log = logging.getLogger(__name__)
+
+
+class Tenancy:
+    """The senders of requests, as a file has them now. Raises InvalidArgument for a file that cannot be used with the keys of
+    --auth-config."""
+
+    def __init__(self, path: str, access: AuthConfig) -> None:
+        self._config = config = read_tenants(path)
+        require_keys(config, path, {key.name for key in access.keys}, tokens=bool(access.jwt))
+        self._names = {each.name for each in config.tenants}
+        self._of_key = {key: each.name for each in config.tenants for key in each.keys}
+        self._proxies = [ipaddress.ip_network(proxy) for proxy in config.trusted_proxies if proxy != UNIX]
+        self._trusted: dict[str, bool] = {"": UNIX in config.trusted_proxies}
+        self.default = config.default
+        self.header = config.header
+        self.header_field = config.header.encode()
+        self.token_claim = config.token_claim
+
+    def of_key(self, name: str) -> str:
+        """The tenant of a key; "" for none."""
+        return self._of_key.get(name, self.default)
+
+    def of_claim(self, value: str) -> str:
+        """The tenant that a token names; "" for none."""
+        return value if value in self._names else self.default
+
+    def of_header(self, value: str, peer: str) -> str | None:
+        """The tenant that the header names, "" for none; None: whoever sent it is not trusted."""
+        address = peer.rpartition(":")[0].strip("[]")
+        trusted = self._trusted.get(address)
+        if trusted is None:
+            if len(self._trusted) >= TENANT_PEERS_REMEMBERED_MAX:
+                self._trusted = {"": self._trusted[""]}
+            trusted = self._trusted[address] = self._is_proxy(address)
+        return self.of_claim(value) if trusted else None
+
+    def _is_proxy(self, address: str) -> bool:
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        mapped = getattr(found, "ipv4_mapped", None)
+        return any((mapped or found) in network for network in self._proxies)
+
+
+class Reader(Protocol):
+    """Reads the file: the gate of a process. `tenants_seen` is the state in which the file was looked at last."""
+
+    tenants_seen: tuple[int, ...]
+
+    def reload(self) -> None:
+        """Read the file again. Raises InvalidArgument, and what was read before stays in use."""
+        ...
+
+
+async def follow(path: str, reader: Reader) -> None:
+    """Have the file read again whenever it has changed, until cancelled. One that cannot be used is an error in the log."""
+    while True:
+        await trio.sleep(TENANTS_FILE_LOOK_S)
+        # In a thread: the file may be on a network's file system that hangs.
+        found = await trio.to_thread.run_sync(fingerprint, path, abandon_on_cancel=True)
+        if found == reader.tenants_seen:
+            continue
+        reader.tenants_seen = found  # several ports look
+        try:
+            reader.reload()
+        except InvalidArgument as error:
+            _log.error("tenants not read again, what was there stays in use: %(reason)s", {"reason": error.message})
+        else:
+            _log.info("tenants read again: '%(file)s' has changed", {"file": path})

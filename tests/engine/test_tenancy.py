@@ -1,0 +1,102 @@
+"""Tenants in the engine: rates and concurrency, the file that is read again, metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from tests.jumping import jump_until
+from tpy.errors import InvalidArgument, TooManyRequests
+from tpy.limits.tenants import TENANTS_FILE_LOOK_S
+from tpy.messages import InferenceResponse
+from tpy.reloading import reload
+from tpy.telemetry.host import TENANT_FAMILIES
+from tpy.tenants import OTHER, TenantRules
+from tpy.units import NS_PER_S
+from tpy_data.engine.requests.responder import DISCARD
+from tpy_data.engine.serving.tenant_copy import LimitedRequest
+from tpy_data.engine.tenancy.metrics import tenant_families
+from tpy_data.engine.tenancy.tenants_file import TenantsFile
+from tpy_data.schedulers.core.tenants import Limit, Tenant, tenants_of
+
+
+def test_a_rate_says_when_to_come_back() -> None:
+    tenant = Tenant(TenantRules(name="a", requests_per_s=0.5, burst=2))
+    tenant.begin(0)
+    tenant.begin(0)
+    with pytest.raises(TooManyRequests, match=r"tenant 'a' has sent more than its 0.5 requests a second") as refusal:
+        tenant.begin(NS_PER_S)
+    assert refusal.value.wait_s == 1
+    tenant.begin(2 * NS_PER_S)
+    assert (tenant.requests, tenant.refused[Limit.RATE]) == (3, 1)
+
+
+def test_concurrency_counts_until_the_last_response_or_the_cancellation() -> None:
+    tenant = Tenant(TenantRules(name="a", concurrency=2))
+    requests = []
+    for _ in range(2):
+        tenant.begin(0)
+        requests.append(LimitedRequest(DISCARD, tenant))
+    with pytest.raises(TooManyRequests, match="tenant 'a' has 2 requests in the server, its concurrency is 2"):
+        tenant.begin(0)
+    requests[0].deliver(InferenceResponse(model_name="m", model_version=1, final=False))
+    assert tenant.running == 2
+    requests[0].deliver(InferenceResponse(model_name="m", model_version=1))
+    requests[1].cancel()
+    requests[1].cancel()
+    assert tenant.running == 0
+
+
+def test_a_rate_that_is_read_again_goes_on_where_it_was() -> None:
+    rules = TenantRules(name="a", requests_per_s=1, burst=1)
+    tenant = Tenant(rules)
+    tenant.begin(0)
+    tenant.use(rules)
+    with pytest.raises(TooManyRequests):
+        tenant.begin(0)
+    tenant.use(TenantRules(name="a", requests_per_s=2, burst=1))
+    tenant.begin(0)
+
+
+async def test_the_file_is_read_again_when_it_changes_and_with_all_others(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "tenants.json"
+    file.write_text('{"tenants": [{"name": "a"}, {"name": "b"}]}')
+    tenants_file = TenantsFile(str(file))
+    tenants = tenants_file.tenants
+    a = tenants.of("a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tenants_file.run)
+        file.write_text('{"tenants": [{"name": "a", "weight": 5}]}')
+        await jump_until(mock_clock, TENANTS_FILE_LOOK_S, lambda: a.weight == 5)
+        assert (tenants.of("a"), tenants.of("b").name, tenants.weights) == (a, OTHER, 6)
+        file.write_text("{")
+        await jump_until(mock_clock, TENANTS_FILE_LOOK_S, lambda: "is neither TOML nor JSON" in caplog.text)
+        file.write_text('{"tenants": [{"name": "a", "weight": 7}]}')
+        reload("a test")
+        assert a.weight == 7
+        nursery.cancel_scope.cancel()
+    with pytest.raises(InvalidArgument, match="--tenants-file: cannot read"):
+        TenantsFile(str(tmp_path / "none.json"))
+
+
+def test_metrics_have_the_tenants_of_the_file_and_other() -> None:
+    tenants = tenants_of([TenantRules(name="a", weight=3, concurrency=1)])
+    a = tenants.of("a")
+    a.begin(0)
+    with pytest.raises(TooManyRequests):
+        a.begin(0)
+    tenants.of("from a client").begin(0)
+    a.instance_ns = 1_500_000_000
+    found = {family.name: family for family in tenant_families(tenants)}
+    assert found.keys() == TENANT_FAMILIES.keys()
+    values = {name: {tuple(each.labels.values()): each.value for each in family.samples} for name, family in found.items()}
+    assert values["tpy_tenant_requests_total"] == {("a",): 1, (OTHER,): 1}
+    assert values["tpy_tenant_refusals_total"]["a", "concurrency"] == 1
+    assert len(values["tpy_tenant_refusals_total"]) == 2 * len(Limit)
+    assert values["tpy_tenant_instance_seconds_total"]["a",] == 1.5
+    assert values["tpy_tenant_weight"] == {("a",): 3, (OTHER,): 1}
