@@ -29,10 +29,15 @@ class Share:
     start: int = 0
     owed: int = 0
 
-    def charged(self, cost: int, weight: int) -> Share:
+    def charged(self, cost: int, unit: int) -> Share:
         """The share after a ticket of this cost."""
         cost += self.owed
-        return Share(self.number, self.start + max(0, cost) * TENANT_WEIGHT_MAX // weight, min(0, cost))
+        return Share(self.number, self.start + max(0, cost) * unit, min(0, cost))
+
+
+def unit_of(tenant: Tenant) -> int:
+    """Virtual time of a nanosecond."""
+    return 1000 * TENANT_WEIGHT_MAX // tenant.weight
 
 
 class FairReference(ReferenceScheduler):
@@ -92,7 +97,7 @@ class FairReference(ReferenceScheduler):
             self.shares = {tenant: Share(share.number) for tenant, share in self.shares.items()}
         share = self.shares[ticket.tenant]
         if ticket.tenant not in waiting:
-            share.start = max(self.virtual, share.start + share.owed * TENANT_WEIGHT_MAX // ticket.tenant.weight)
+            share.start = max(self.virtual, share.start + share.owed * unit_of(ticket.tenant))
             share.owed = 0
 
     def over(self, executed: list[Entry], now_ns: int) -> None:
@@ -129,10 +134,10 @@ class FairReference(ReferenceScheduler):
     def give(self, instance: int, batches: list[list[Entry]], now_ns: int) -> None:
         for batch in batches:
             for entry in batch:
-                share, weight = self.shares[entry.ticket.tenant], entry.ticket.tenant.weight
+                share, unit = self.shares[entry.ticket.tenant], unit_of(entry.ticket.tenant)
                 self.virtual = max(self.virtual, share.start)
                 self.charges[entry.ticket] = self.cost_of(entry.ticket)
-                self.shares[entry.ticket.tenant] = share.charged(self.charges[entry.ticket], weight)
+                self.shares[entry.ticket.tenant] = share.charged(self.charges[entry.ticket], unit)
                 self.executing += 1
         super().give(instance, batches, now_ns)
 
@@ -148,7 +153,7 @@ class FairReference(ReferenceScheduler):
             tenant = min(lines, key=lambda one: (shares[one].start, shares[one].number))
             entry = lines[tenant].pop(0)
             found.append(entry)
-            shares[tenant] = shares[tenant].charged(self.cost_of(entry.ticket), tenant.weight)
+            shares[tenant] = shares[tenant].charged(self.cost_of(entry.ticket), unit_of(tenant))
             if not lines[tenant]:
                 del lines[tenant]
         return found

@@ -17,6 +17,7 @@ from tpy.messages import QueueActivity, SequencePosition
 
 if TYPE_CHECKING:
     from tpy_data.generation.core.cost import Cost
+    from tpy_data.schedulers.core.fair_queue import Line
     from tpy_data.schedulers.core.tenants import Tenant
 
 
@@ -95,7 +96,7 @@ class Ticket:
     * `deadline_ns`: when the caller is told that it is over, wherever the ticket is then; None = never.
     * `sequence`: where it stands in its sequence, None = in none.
     * `cost`: the room that it needs in an engine; set for EngineCore only.
-    * `tenant` and `size_bytes`, of its inputs: set for the queues of tenants only, as is `charge`, which is the queue's.
+    * `tenant` and `size_bytes`, of its inputs: set for the queues of tenants only; `line` and `charge` are theirs.
     Fields below are the core's. `live` is set, by the cores of sequences, before `submit` returns. `ready_ns` is from when the
     delay of a batch counts: since it was submitted or rescheduled or, where it must wait for others of its sequence, since those
     were over.
@@ -110,6 +111,7 @@ class Ticket:
         "charge",
         "cost",
         "deadline_ns",
+        "line",
         "live",
         "phase",
         "priority",
@@ -125,6 +127,7 @@ class Ticket:
     cost: Cost
     tenant: Tenant
     size_bytes: int
+    line: Line
     charge: int
 
     def __init__(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tpy.config.model_config import TimeoutAction
-from tpy.errors import QueueFull, Unavailable
+from tpy.errors import QueueFull, TooManyRequests, Unavailable
 from tpy.messages import LevelActivity, WaitReason
 from tpy_data.schedulers.core.batch_forming import BatchForming
 from tpy_data.schedulers.core.contract import (
@@ -123,7 +123,11 @@ class DynamicCore(PoolCore):
         if self._stopped:
             raise Unavailable(Outcome.STOPPING.value)
         ticket.queued_ns = now_ns
-        level = self._queue.level_of(ticket)
+        try:
+            level = self._queue.admit(ticket)
+        except TooManyRequests:
+            self._dispatch(now_ns)
+            raise
         deadline_ns = ticket.deadline_ns
         if deadline_ns is not None and deadline_ns <= now_ns:
             self._refuse(ticket, Outcome.TIMED_OUT)
@@ -224,6 +228,8 @@ class DynamicCore(PoolCore):
             last_level = self._queue.level_of(seen.tickets[-1]) if seen.tickets else level
             if last_level.index <= level.index and not level.delayed:
                 seen.add(ticket)
+                if self._queue.reorders and seen.ready_count(now_ns):
+                    seen.reset()  # while all go into the batch their order makes no difference, now it does
             else:
                 seen.reset()
         self._queue.push(ticket, level)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tpy.config.model_config import ModelConfig, TimeoutAction
-from tpy.errors import QueueFull, Unavailable, invariant
+from tpy.errors import QueueFull, TooManyRequests, Unavailable, invariant
 from tpy.limits import ENGINE_QUEUE_MAX
 from tpy.messages import QueueActivity, WaitReason
 from tpy_data.schedulers.core.contract import (
@@ -125,7 +125,11 @@ class EngineCore:
         if self._stopped:
             raise Unavailable(Outcome.STOPPING.value)
         ticket.queued_ns = ticket.ready_ns = now_ns
-        level = self._queue.level_of(ticket)
+        try:
+            level = self._queue.admit(ticket)
+        except TooManyRequests:
+            self._dispatch()
+            raise
         deadline_ns = ticket.deadline_ns
         if deadline_ns is not None and deadline_ns <= now_ns:
             self._refuse(ticket, Outcome.TIMED_OUT)

@@ -12,7 +12,6 @@ from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, DynamicOpti
 from tpy_data.schedulers.core.engine_core import EngineCore
 from tpy_data.schedulers.core.fair_queue import FairQueue, FairTokenQueue
 from tpy_data.schedulers.core.instance_pool import InstancePool
-from tpy_data.schedulers.core.priority_queue import QueueLevel
 from tpy_data.schedulers.core.tenants import Tenants
 
 
@@ -31,17 +30,6 @@ class FairDynamicCore(DynamicCore):
         self._fair = FairQueue(options, tenants)
         super().__init__(options, delay, strategy, self._fair)
 
-    def submit(self, ticket: Ticket, now_ns: int) -> None:
-        """As `DynamicCore.submit`."""
-        self._expire(now_ns)
-        if not self._stopped:
-            try:
-                self._fair.admit(ticket)
-            except TooManyRequests:
-                self._dispatch(now_ns)
-                raise
-        super().submit(ticket, now_ns)
-
     def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
         """As `DynamicCore.done`."""
         _executed(self._fair, self._pool, instance, times_ns)
@@ -52,12 +40,6 @@ class FairDynamicCore(DynamicCore):
         _returned(self._fair, self._pool, instance, batches)
         super().revoked(instance, now_ns, batches)
 
-    def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None, now_ns: int) -> None:
-        super()._enqueue(ticket, level, deadline_ns, now_ns)
-        # The new ticket was seen as the last one. While all go into the batch that makes no difference; else look anew.
-        if self._forming.looked and self._forming.ready_count(now_ns):
-            self._forming.reset()
-
 
 class FairDefaultCore(DefaultCore):
     """See the module. `submit` raises TooManyRequests beyond a tenant's share of the queue."""
@@ -65,12 +47,13 @@ class FairDefaultCore(DefaultCore):
     __slots__ = ("_fair",)
 
     def __init__(self, tenants: Tenants) -> None:
-        self._fair = FairQueue(DynamicOptions(), tenants)
-        super().__init__(_FairWaiting(self._fair))
+        self._fair = _FairWaiting(DynamicOptions(), tenants)
+        super().__init__(self._fair)
 
     def submit(self, ticket: Ticket, now_ns: int) -> None:
         """As `DefaultCore.submit`."""
-        self._expire(now_ns)
+        if self._deadlines.soonest_ns <= now_ns or self._credit.ask_ns:
+            self._expire(now_ns)
         if not self._stopped:
             try:
                 self._fair.admit(ticket)
@@ -106,17 +89,6 @@ class FairEngineCore(EngineCore):
         self._fair = FairTokenQueue(options, tenants)
         super().__init__(options, self._fair)
 
-    def submit(self, ticket: Ticket, now_ns: int) -> None:
-        """As `EngineCore.submit`."""
-        self._expire(now_ns)
-        if not self._stopped:
-            try:
-                self._fair.admit(ticket)
-            except TooManyRequests:
-                self._dispatch()
-                raise
-        super().submit(ticket, now_ns)
-
     def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
         """As `EngineCore.done`."""
         self._fair.executed(self._given(instance)[: len(times_ns)], 0)
@@ -129,33 +101,34 @@ class FairEngineCore(EngineCore):
         super().revoked(instance, now_ns, batches)
 
 
-class _FairWaiting:
-    """A FairQueue as DefaultCore's `Waiting`."""
+class _FairWaiting(FairQueue):
+    """A FairQueue with what DefaultCore asks of `Waiting`."""
 
-    def __init__(self, queue: FairQueue) -> None:
-        self._queue = queue
+    __slots__ = ()
 
     def __len__(self) -> int:
-        return self._queue.count
+        return self.count
 
     def __iter__(self) -> Iterator[Ticket]:
-        return self._queue.in_order()
+        return self.in_order()
 
     def __setitem__(self, ticket: Ticket, _: None) -> None:
-        self._queue.push(ticket, self._queue.level_of(ticket))
+        self.push(ticket, ticket.line.levels[0])
 
     def __delitem__(self, ticket: Ticket) -> None:
-        self._queue.remove((ticket,))
+        self.remove((ticket,))
 
     def popitem(self, last: bool = True) -> tuple[Ticket, None]:
-        return self._queue.pop(), None
+        return self.pop(), None
 
 
 def _executed(queue: FairQueue, pool: InstancePool, instance: int, times_ns: Sequence[int]) -> None:
-    for tickets, took_ns in zip(pool.batches(instance), times_ns, strict=False):  # it may hold more
-        queue.executed(tickets, took_ns)
+    batches = pool.batches(instance)
+    for index, took_ns in enumerate(times_ns[: len(batches)]):
+        queue.executed(batches[index], took_ns)
 
 
-def _returned(queue: FairQueue, pool: InstancePool, instance: int, batches: int) -> None:
-    for tickets in list(pool.batches(instance))[len(pool.batches(instance)) - batches :]:
-        queue.returned(tickets)
+def _returned(queue: FairQueue, pool: InstancePool, instance: int, count: int) -> None:
+    batches = pool.batches(instance)
+    for index in range(len(batches) - count, len(batches)):
+        queue.returned(batches[index])

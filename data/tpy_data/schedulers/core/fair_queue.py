@@ -16,22 +16,19 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from tpy.limits.tenants import TENANT_ROW_NS_FIRST, TENANT_WEIGHT_MAX, TENANTS_MAX
+from tpy.limits.tenants import TENANT_ROW_NS_FIRST, TENANTS_MAX
 from tpy.messages import LevelActivity
 from tpy_data.schedulers.core.contract import Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.priority_queue import QueueLevel, insert_back, insert_delayed
 from tpy_data.schedulers.core.tenants import Limit, Tenant, Tenants
 
-_UNIT = TENANT_WEIGHT_MAX
-"""Virtual time of a nanosecond at weight 1."""
 
-
-class _Line:
+class Line:
     """A tenant's tickets in one queue: `count` wait, with `bytes`. `start` and `owed` are of the busy period `period`. `entry` is
     the one of the heap that counts."""
 
-    __slots__ = ("bytes", "count", "entry", "levels", "number", "owed", "period", "start", "tenant")
+    __slots__ = ("__weakref__", "bytes", "count", "entry", "levels", "number", "owed", "period", "start", "tenant")
 
     def __init__(self, number: int, tenant: Tenant, options: DynamicOptions) -> None:
         self.number = number
@@ -45,20 +42,11 @@ class _Line:
         self.owed = 0
         self.period = 0
         self.entry: _Entry | None = None
-
-    def charge(self, cost: int) -> None:
-        """A ticket that costs so much is served; what is owed is charged, too, or makes it cheaper."""
-        cost += self.owed
-        self.owed = min(0, cost)
-        self.start += max(0, cost) * _UNIT // self.tenant.weight
-
-    def begin(self, virtual: int) -> None:
-        """It begins to wait."""
-        self.start = max(virtual, self.start + self.owed * _UNIT // self.tenant.weight)
-        self.owed = 0
+        tenant.lines.add(self)
 
 
-_Entry = tuple[int, int, _Line]
+_Entry = tuple[int, int, Line]
+_Begun = tuple[Iterator[Ticket], int, list[int]]
 
 
 class FairQueue:
@@ -74,7 +62,7 @@ class FairQueue:
         "_default",
         "_executing",
         "_heap",
-        "_in_level",
+        "_is_bounded",
         "_lines",
         "_numbers",
         "_options",
@@ -84,15 +72,17 @@ class FairQueue:
         "_virtual",
         "count",
     )
+    reorders = True
+    _by_tokens = False
 
     def __init__(self, options: DynamicOptions, tenants: Tenants) -> None:
         self._options = options
         self._tenants = tenants
-        self._lines: dict[Tenant, _Line] = {}
+        self._lines: dict[Tenant, Line] = {}
         self._numbers = 0
         self._heap: list[_Entry] = []
         self._default = options.default_level
-        self._in_level = [0] * len(options.levels)
+        self._is_bounded = any(rules.queue_size_max for rules in options.levels)
         self._arrivals = 0
         self._virtual = 0
         self._executing = 0  # tickets that were taken and are not over
@@ -102,12 +92,23 @@ class FairQueue:
 
     # The verbs of PriorityQueue
 
+    def admit(self, ticket: Ticket) -> QueueLevel:
+        """As `PriorityQueue.admit`. Raises TooManyRequests for a ticket beyond its tenant's share of the queue."""
+        tenant = ticket.tenant
+        line = self._lines.get(tenant)
+        if line is None:
+            line = self._new_line(tenant)
+        ticket.line = line
+        level = line.levels[0] if len(line.levels) == 1 else self.level_of(ticket)
+        if tenant.shares_queues or self._is_bounded:
+            self._check(ticket, line, level)
+        return level
+
     def level_of(self, ticket: Ticket) -> QueueLevel:
         """The ticket's level in the line of its tenant."""
-        line = self._lines.get(ticket.tenant)
-        if line is None:
-            line = self._new_line(ticket.tenant)
-        levels = line.levels
+        levels = ticket.line.levels
+        if len(levels) == 1:
+            return levels[0]
         return levels[ticket.priority - 1 if 0 < ticket.priority <= len(levels) else self._default]
 
     def push(self, ticket: Ticket, level: QueueLevel) -> None:
@@ -115,12 +116,22 @@ class FairQueue:
         self._arrivals += 1
         ticket.arrival = self._arrivals
         level.waiting[ticket] = None
-        self._enter(ticket, level)
+        line = ticket.line
+        if not line.count:
+            self._begin(line)
+        line.count += 1
+        line.bytes += ticket.size_bytes
+        self.count += 1
 
     def push_back(self, ticket: Ticket, level: QueueLevel, expired_ns: int | None) -> None:
         """As `PriorityQueue.push_back`."""
         insert_back(level, ticket, expired_ns)
-        self._enter(ticket, level)
+        line = ticket.line
+        if not line.count:
+            self._begin(line)
+        line.count += 1
+        line.bytes += ticket.size_bytes
+        self.count += 1
 
     def remove(self, tickets: Sequence[Ticket]) -> None:
         """Take the tickets out, wherever they stand: they end."""
@@ -130,23 +141,29 @@ class FairQueue:
                 del level.waiting[ticket]
             else:
                 del level.delayed[ticket]
-            line = self._lines[ticket.tenant]
+            line = ticket.line
             line.count -= 1
             line.bytes -= ticket.size_bytes
-            line.tenant.waiting -= 1
-            self._in_level[level.index] -= 1
         self.count -= len(tickets)
 
     def take(self, tickets: Sequence[Ticket]) -> None:
         """Take the tickets out, to give them to an instance, and charge them."""
         self.remove(tickets)
         self._executing += len(tickets)
+        row_cost, virtual = self._row_ns or TENANT_ROW_NS_FIRST, self._virtual
         for ticket in tickets:
-            line = self._lines[ticket.tenant]
-            if line.start > self._virtual:
-                self._virtual = line.start
-            ticket.charge = self._cost_of(ticket)
-            line.charge(ticket.charge)
+            line = ticket.line
+            start = line.start
+            if start > virtual:
+                virtual = start
+            cost = ticket.charge = ticket.cost.tokens or 1 if self._by_tokens else row_cost * ticket.batch_size
+            if line.owed:
+                cost += line.owed
+                line.owed = 0 if cost >= 0 else cost
+                if cost <= 0:
+                    continue
+            line.start = start + cost * line.tenant.unit
+        self._virtual = virtual
 
     def delay(self, ticket: Ticket, expired_ns: int) -> None:
         """As `PriorityQueue.delay`."""
@@ -163,11 +180,11 @@ class FairQueue:
 
     def explain(self, now_ns: int) -> tuple[LevelActivity, ...]:
         """The tickets of each level, of all tenants, and how long the first of them have waited."""
-        has_levels = len(self._in_level) > 1
+        has_levels = len(self._options.levels) > 1
         return tuple(
             LevelActivity(
                 priority=index + 1 if has_levels else 0,
-                waiting=count,
+                waiting=self._count_in(index),
                 oldest_ns=max(
                     (
                         now_ns - ticket.queued_ns
@@ -177,9 +194,9 @@ class FairQueue:
                     ),
                     default=0,
                 ),
-                size_max=self._options.levels[index].queue_size_max,
+                size_max=rules.queue_size_max,
             )
-            for index, count in enumerate(self._in_level)
+            for index, rules in enumerate(self._options.levels)
         )
 
     def drain(self) -> list[Ticket]:
@@ -190,10 +207,8 @@ class FairQueue:
 
     # What it has besides
 
-    def admit(self, ticket: Ticket) -> None:
+    def _check(self, ticket: Ticket, line: Line, level: QueueLevel) -> None:
         """Raise TooManyRequests for a ticket beyond its tenant's share of the queue."""
-        level = self.level_of(ticket)
-        line = self._lines[ticket.tenant]
         tenant, rules = line.tenant, line.tenant.rules
         if rules.queue_requests is not None and line.count >= rules.queue_requests:
             raise tenant.refuse(
@@ -208,80 +223,90 @@ class FairQueue:
                 f"queue_bytes is {rules.queue_bytes}",
             )
         size_max = self._options.levels[level.index].queue_size_max
-        if 0 < size_max <= self._in_level[level.index]:
-            share = max(1, size_max * tenant.weight // self._tenants.weights)
-            count = len(level.waiting) + len(level.delayed)
-            if count >= share:
-                raise tenant.refuse(
-                    Limit.QUEUE_SHARE,
-                    f"has {count} requests in the queue of this model, which is full: its share of {size_max} is {share}",
-                )
+        count = len(level.waiting) + len(level.delayed)
+        share = max(1, size_max * tenant.weight // self._tenants.weights)
+        if size_max > 0 and count >= share and self._count_in(level.index) >= size_max:
+            raise tenant.refuse(
+                Limit.QUEUE_SHARE,
+                f"has {count} requests in the queue of this model, which is full: its share of {size_max} is {share}",
+            )
+
+    def _count_in(self, index: int) -> int:
+        """The tickets of a level, of all tenants."""
+        return sum([len(line.levels[index].waiting) + len(line.levels[index].delayed) for line in self._lines.values()])
 
     def pop(self) -> Ticket:
-        """Take the first ticket, to give it to an instance, and charge it."""
+        """Take the first ticket of a queue with one level, to give it to an instance, and charge it."""
         line = self._first()
         if line is None:
             raise IndexError("nothing waits")
-        ticket = next(self._in_line(line))
-        self.take((ticket,))
+        ticket = line.levels[0].waiting.popitem(last=False)[0]
+        line.bytes -= ticket.size_bytes
+        self.count -= 1
+        self._executing += 1
+        start = line.start
+        if start > self._virtual:
+            self._virtual = start
+        cost = ticket.charge = (self._row_ns or TENANT_ROW_NS_FIRST) * ticket.batch_size
+        if line.owed:
+            cost += line.owed
+            line.owed = 0 if cost >= 0 else cost
+        if cost > 0:
+            line.start = start + cost * line.tenant.unit
+        line.count -= 1
+        if line.count:
+            line.entry = (line.start, line.number, line)
+            heapq.heapreplace(self._heap, line.entry)
+        else:
+            heapq.heappop(self._heap)
         return ticket
 
     def executed(self, tickets: Sequence[Ticket], took_ns: int) -> None:
         """The batch of these tickets, which were taken, is over; it took so long, 0: nobody says."""
-        self._executing -= len(tickets)
+        count = len(tickets)
+        self._executing -= count
         if took_ns <= 0:
             return
-        rows = sum([ticket.batch_size for ticket in tickets])
-        row_ns = max(1, took_ns // rows)
-        self._row_ns = row_ns if self._row_ns == 0 else (7 * self._row_ns + row_ns) // 8
-        for ticket in tickets:
-            cost = took_ns * ticket.batch_size // rows
-            ticket.tenant.instance_ns += cost
-            self._owe(ticket, cost - ticket.charge)
+        if count == 1:
+            ticket = tickets[0]
+            rows = ticket.batch_size
+            line = ticket.line
+            line.tenant.instance_ns += took_ns
+            line.owed += took_ns - ticket.charge
+        else:
+            rows = sum([ticket.batch_size for ticket in tickets])
+            for ticket in tickets:
+                line = ticket.line
+                cost = took_ns * ticket.batch_size // rows
+                line.tenant.instance_ns += cost
+                line.owed += cost - ticket.charge
+        row_ns = took_ns // rows or 1
+        self._row_ns = row_ns if self._row_ns == 0 else (7 * self._row_ns + row_ns) >> 3
 
     def returned(self, tickets: Sequence[Ticket]) -> None:
         """Tickets that were taken come back, or would if they had not ended: no instance has spent time on them."""
         self._executing -= len(tickets)
         for ticket in tickets:
-            self._owe(ticket, -ticket.charge)
+            ticket.line.owed -= ticket.charge
 
-    def _owe(self, ticket: Ticket, cost: int) -> None:
-        line = self._lines.get(ticket.tenant)
-        if line is not None:
-            line.owed += cost
-
-    def _cost_of(self, ticket: Ticket) -> int:
-        """The cost of a ticket that is not executed yet."""
-        return (self._row_ns or TENANT_ROW_NS_FIRST) * ticket.batch_size
-
-    def _enter(self, ticket: Ticket, level: QueueLevel) -> None:
-        """A ticket has been put into its level."""
-        line = self._lines[ticket.tenant]
+    def _begin(self, line: Line) -> None:
+        """A tenant begins to wait."""
         if not self.count and not self._executing:
             self._period += 1
             self._virtual = 0
             self._heap.clear()
-        if line.period != self._period:
-            line.period = self._period
-            line.start = line.owed = 0
-        if not line.count:
-            line.begin(self._virtual)
-            self._list(line)
-        line.count += 1
-        line.bytes += ticket.size_bytes
-        line.tenant.waiting += 1
-        self._in_level[level.index] += 1
-        self.count += 1
-
-    def _list(self, line: _Line) -> None:
-        """Put the line into the heap; an entry that it has there counts no more."""
+        if line.period == self._period:
+            line.start = max(self._virtual, line.start + line.owed * line.tenant.unit)
+        else:
+            line.period, line.start = self._period, self._virtual
+        line.owed = 0
         if len(self._heap) > 2 * len(self._lines) + 16:
             self._heap = [entry for entry in self._heap if entry[2].entry is entry and entry[2].count]
             heapq.heapify(self._heap)
-        line.entry = (line.start, line.number, line)
+        line.entry = (line.start, line.number, line)  # another one that it has there counts no more
         heapq.heappush(self._heap, line.entry)
 
-    def _first(self) -> _Line | None:
+    def _first(self) -> Line | None:
         """The line to serve next."""
         heap = self._heap
         while heap:
@@ -296,11 +321,12 @@ class FairQueue:
                 return line
         return None
 
-    def _in_line(self, line: _Line) -> Iterator[Ticket]:
+    def _in_line(self, line: Line) -> Iterator[Ticket]:
         """The tickets of a tenant, the next to serve first."""
         levels = line.levels
         if len(levels) == 1:
-            return itertools.chain(levels[0].waiting, levels[0].delayed)
+            level = levels[0]
+            return itertools.chain(level.waiting, level.delayed) if level.delayed else iter(level.waiting)
         ageing_ns = self._tenants.ageing_ns
         return heapq.merge(
             *[itertools.chain(level.waiting, level.delayed) for level in levels],
@@ -310,34 +336,37 @@ class FairQueue:
     def _merged(self) -> Iterator[Ticket]:
         """The tickets of all tenants. Of the heap only as many entries are looked at as are needed: its smallest ones are found
         from the root, each behind its parent."""
-        heap = self._heap
-        # (start, number of the line, place in the heap or -1 once its line is begun)
-        ahead = [(heap[0][0], heap[0][1], 0)]
-        begun: dict[int, tuple[_Line, Iterator[Ticket], int]] = {}
+        heap, row_cost = self._heap, self._row_ns or TENANT_ROW_NS_FIRST
+        # By start and number of the line: a place in the heap, or a line that is begun, with what it owes.
+        ahead: list[tuple[int, int, int, _Begun | None]] = [(heap[0][0], heap[0][1], 0, None)]
         while ahead:
-            start, number, place = heapq.heappop(ahead)
-            if place >= 0:
+            start, number, place, begun = ahead[0]
+            if begun is None:
+                heapq.heappop(ahead)
                 for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
-                    heapq.heappush(ahead, (heap[child][0], heap[child][1], child))
+                    heapq.heappush(ahead, (heap[child][0], heap[child][1], child, None))
                 line = heap[place][2]
                 if line.entry is heap[place] and line.count:
-                    begun[number] = line, self._in_line(line), line.owed
-                    heapq.heappush(ahead, (line.start, number, -1))
+                    heapq.heappush(ahead, (line.start, number, place, (self._in_line(line), line.tenant.unit, [line.owed])))
                 continue
-            line, tickets, owed = begun[number]
+            tickets, unit, owed = begun
             ticket = next(tickets, None)
             if ticket is None:
+                heapq.heappop(ahead)
                 continue
             yield ticket
-            cost = owed + self._cost_of(ticket)
-            begun[number] = line, tickets, min(0, cost)
-            heapq.heappush(ahead, (start + max(0, cost) * _UNIT // line.tenant.weight, number, -1))
+            cost = ticket.cost.tokens or 1 if self._by_tokens else row_cost * ticket.batch_size
+            if owed[0]:
+                cost += owed[0]
+                owed[0] = min(0, cost)
+            if cost > 0:
+                heapq.heapreplace(ahead, (start + cost * unit, number, place, begun))
 
-    def _new_line(self, tenant: Tenant) -> _Line:
+    def _new_line(self, tenant: Tenant) -> Line:
         if len(self._lines) > 2 * TENANTS_MAX:  # of tenants that were in the file once
             self._lines = {each: line for each, line in self._lines.items() if line.count}
         self._numbers += 1
-        line = self._lines[tenant] = _Line(self._numbers, tenant, self._options)
+        line = self._lines[tenant] = Line(self._numbers, tenant, self._options)
         return line
 
 
@@ -345,12 +374,10 @@ class FairTokenQueue(FairQueue):
     """The same for an engine, where a ticket costs the tokens that it asks room for: they are known before."""
 
     __slots__ = ()
+    _by_tokens = True
 
     def executed(self, tickets: Sequence[Ticket], took_ns: int) -> None:
         """The engine has taken these tickets."""
         super().executed(tickets, 0)
         for ticket in tickets:
             ticket.tenant.tokens += ticket.cost.tokens
-
-    def _cost_of(self, ticket: Ticket) -> int:
-        return max(1, ticket.cost.tokens)

@@ -45,6 +45,12 @@ class PriorityQueue:
         levels = self._levels
         return levels[ticket.priority - 1] if 0 < ticket.priority <= len(levels) else self._default
 
+    admit = level_of
+    """The level that a new ticket is for."""
+
+    reorders = False
+    """True if a ticket that comes last need not be served last."""
+
     def push(self, ticket: Ticket, level: QueueLevel) -> None:
         """Put the ticket behind the unexpired tickets of its level."""
         self._arrivals += 1

@@ -5,11 +5,20 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from tpy.errors import TooManyRequests
+from tpy.limits.tenants import TENANT_WEIGHT_MAX
 from tpy.tenants import OTHER, TenantRules, TenantsConfig
 from tpy.token_bucket import TokenBucket
 from tpy.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from tpy_data.schedulers.core.fair_queue import Line
+
+_UNIT = 1000 * TENANT_WEIGHT_MAX
+"""Virtual time of a nanosecond at weight 1, so large that weights divide it within a thousandth."""
 
 Limits = tuple[float | None, int | None]
 
@@ -26,21 +35,23 @@ class Limit(enum.Enum):
 
 
 class Tenant:
-    """One tenant in the whole server. Its rules may change; its counts only grow, but for `running` and `waiting`: requests whose
-    number is limited, and requests in the queues of models. `instance_ns` is what instances have worked for it, `tokens` what it
-    had room for in engines."""
+    """One tenant in the whole server. Its rules may change; its counts only grow, but for `running`: requests whose number is
+    limited. `unit` is the virtual time of a nanosecond, smaller for a larger weight. `instance_ns` is what instances have worked
+    for it, `tokens` what it had room for in engines. `lines` are its tickets in the queues of models."""
 
     __slots__ = (
         "_bucket",
         "_rate",
         "instance_ns",
+        "lines",
         "name",
         "refused",
         "requests",
         "rules",
         "running",
+        "shares_queues",
         "tokens",
-        "waiting",
+        "unit",
         "weight",
     )
 
@@ -48,7 +59,7 @@ class Tenant:
         self.name = rules.name
         self.requests = 0
         self.running = 0
-        self.waiting = 0
+        self.lines: WeakSet[Line] = WeakSet()
         self.instance_ns = 0
         self.tokens = 0
         self.refused = dict.fromkeys(Limit, 0)
@@ -61,12 +72,19 @@ class Tenant:
         full bucket."""
         self.rules = rules
         self.weight = rules.weight
+        self.unit = _UNIT // rules.weight
+        self.shares_queues = rules.queue_requests is not None or rules.queue_bytes is not None
         rate = rules.requests_per_s, rules.burst
         if rate != self._rate:
             self._rate = rate
             per_s, burst = rate
             size = burst if burst is not None else max(1, math.ceil(per_s or 1))
             self._bucket = None if per_s is None else TokenBucket(per_s=per_s, burst=size)
+
+    @property
+    def waiting(self) -> int:
+        """Its requests in the queues of models."""
+        return sum([line.count for line in self.lines])
 
     @property
     def counts_running(self) -> bool:
