@@ -362,6 +362,9 @@ first-hour: ## a newcomer's way, in a fresh clone: what the README says up to an
 fleet: $(SETUP) ## 200 ONNX and 40 Python models in a memory budget for 20, asked at random: make fleet MINUTES=10
 	$(BIN)/python -m tests.fleet --minutes $(MINUTES)
 
+greedy: $(SETUP) ## two tenants, of which one sends a hundred times as much: what the other feels of it: a minute
+	$(BIN)/python -m tests.greedy
+
 leaks: $(SETUP) ## 200,000 requests and what is left of them
 	$(BIN)/python -m tests.leaks
 

@@ -31,6 +31,7 @@ STAGES: Mapping[str, str] = {
     "attacks": "make attack",
     "soak under attack": "make attack-soak SOAK_MINUTES=60",
     "memory budget": "make fleet MINUTES=10",
+    "greedy tenant": "make greedy",
     "Ray": "make test-ray",
     "rolling restarts": "make test-rollout",
     "speed": "make bench",

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tpy.config.model_config import DynamicBatching, ModelConfig, SequenceBatching, StrategyDirect
 from tpy.errors import TooManyRequests
+from tpy.messages import TenantActivity
 from tpy.tenants import OTHER, TenantRules
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.generation.core.cost import Cost
@@ -149,6 +150,19 @@ def test_a_tenant_has_so_many_requests_and_bytes_in_a_queue() -> None:
     core.submit(ticket_of(tenants.of("b"), size_bytes=1000), 0)
     with pytest.raises(TooManyRequests, match=r"has requests with 1000 bytes .* this one has 1: its queue_bytes is 100"):
         core.submit(ticket_of(tenants.of("b"), size_bytes=1), 0)
+
+
+def test_an_explanation_has_the_tenants_that_wait() -> None:
+    tenants = tenants_of([TenantRules(name="a", weight=3), TenantRules(name="b"), TenantRules(name="idle")])
+    core = slow(FairDefaultCore(tenants))
+    submit(core, tenants.of("b"), 3, now_ns=5)
+    submit(core, tenants.of("a"), 2, now_ns=8)
+    activity = core.explain(10)
+    assert activity.tenants == (
+        TenantActivity(name="a", waiting=2, oldest_ns=2, share=0.75),
+        TenantActivity(name="b", waiting=2, oldest_ns=5, share=0.25),
+    )
+    assert activity.waiting == 4
 
 
 def test_engines_are_shared_by_tokens() -> None:

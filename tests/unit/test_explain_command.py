@@ -27,6 +27,7 @@ from tpy.messages import (
     RecentActivity,
     ResourceUse,
     SequenceActivity,
+    TenantActivity,
     WaitReason,
 )
 from tpy.units import NS_PER_MS, NS_PER_S
@@ -45,6 +46,7 @@ FULL = ModelExplanation(
             levels=(LevelActivity(priority=1), LevelActivity(priority=2, waiting=5, oldest_ns=30 * NS_PER_MS, size_max=9)),
             due_ns=NS_PER_MS,
             sequences=SequenceActivity(live=3, waiting=1, slots=2),
+            tenants=(TenantActivity(name="a", waiting=5, oldest_ns=30 * NS_PER_MS, share=0.75),),
         ),
         cache=CacheActivity(hits=3, misses=1, waiting=2),
         resources=(ResourceUse(name="R", device=0, needed=2, used=3, supply=4),),
@@ -72,6 +74,7 @@ def test_an_explanation_as_lines() -> None:
         "  batching    dynamic_batching, max_batch_size 8, preferred 4, 8, delay 2 ms, decoupled",
         "  now         2 executing, 6 waiting, 1 given to an instance and not started",
         "  queue       priority 2: 5 of at most 9 waiting, the oldest for 30 ms",
+        "  tenant      a: 5 waiting, share 75%, the oldest for 30 ms",
         "  waits for   the rate limiter, for 1 ms more at most",
         "  sequences   3 live, 1 of them waiting for one of 2 slots",
         "  instance    m_0 on GPU 1: executing for 1 s, holds 1, 0 batches done",

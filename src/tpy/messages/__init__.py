@@ -21,6 +21,7 @@ from tpy.messages.explanation import (
     RecentLatency,
     ResourceUse,
     SequenceActivity,
+    TenantActivity,
     WaitReason,
 )
 from tpy.messages.inference import (
@@ -136,6 +137,7 @@ __all__ = [
     "ServerMetadata",
     "Summary",
     "SystemRegistration",
+    "TenantActivity",
     "Tensor",
     "TensorDescription",
     "TracedPart",

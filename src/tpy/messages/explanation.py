@@ -45,6 +45,15 @@ class LevelActivity(msgspec.Struct, frozen=True, kw_only=True):
     size_max: int = 0
 
 
+class TenantActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests of a tenant that wait. `share` is what it gets of the instances' time while all of these tenants wait."""
+
+    name: str
+    waiting: int
+    oldest_ns: int
+    share: float
+
+
 class SequenceActivity(msgspec.Struct, frozen=True, kw_only=True):
     """Sequences of a model version: `live` ones have one of the `slots` of its instances, or are among the `waiting` ones."""
 
@@ -56,7 +65,7 @@ class SequenceActivity(msgspec.Struct, frozen=True, kw_only=True):
 class QueueActivity(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of a model version that have no answer yet. `executing` are on instances; `prefetched` were given to an
     instance that executes something before them; the others wait in `levels`. `due_ns`: the time after which a batch that
-    is being formed is executed as it is."""
+    is being formed is executed as it is. `tenants` are those that the `levels` are shared by."""
 
     waits_for: WaitReason = WaitReason.NOTHING
     executing: int = 0
@@ -64,6 +73,7 @@ class QueueActivity(msgspec.Struct, frozen=True, kw_only=True):
     levels: tuple[LevelActivity, ...] = ()
     due_ns: int | None = None
     sequences: SequenceActivity | None = None
+    tenants: tuple[TenantActivity, ...] = ()
 
     @property
     def waiting(self) -> int:

@@ -80,6 +80,7 @@ EXPLANATIONS = {
                     "levels": [],
                     "due_ns": None,
                     "sequences": None,
+                    "tenants": [],
                 },
                 "cache": None,
                 "resources": [],

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from tpy.errors import TooManyRequests
+from tpy.messages import QueueActivity
 from tpy_data.schedulers.core.contract import BatchStrategy, Outcome, Ticket
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
@@ -34,6 +37,10 @@ class FairDynamicCore(DynamicCore):
         """As `DynamicCore.done`."""
         _executed(self._fair, self._pool, instance, times_ns)
         super().done(instance, now_ns, times_ns)
+
+    def explain(self, now_ns: int) -> QueueActivity:
+        """As `SchedulerCore.explain`."""
+        return msgspec.structs.replace(super().explain(now_ns), tenants=self._fair.tenants(now_ns))
 
     def revoked(self, instance: int, now_ns: int, batches: int) -> None:
         """As `DynamicCore.revoked`."""
@@ -67,6 +74,10 @@ class FairDefaultCore(DefaultCore):
         _executed(self._fair, self._pool, instance, times_ns)
         super().done(instance, now_ns, times_ns)
 
+    def explain(self, now_ns: int) -> QueueActivity:
+        """As `SchedulerCore.explain`."""
+        return msgspec.structs.replace(super().explain(now_ns), tenants=self._fair.tenants(now_ns))
+
     def revoked(self, instance: int, now_ns: int, batches: int) -> None:
         """As `DefaultCore.revoked`."""
         _returned(self._fair, self._pool, instance, batches)
@@ -93,6 +104,10 @@ class FairEngineCore(EngineCore):
         """As `EngineCore.done`."""
         self._fair.executed(self._given(instance)[: len(times_ns)], 0)
         super().done(instance, now_ns, times_ns)
+
+    def explain(self, now_ns: int) -> QueueActivity:
+        """As `SchedulerCore.explain`."""
+        return msgspec.structs.replace(super().explain(now_ns), tenants=self._fair.tenants(now_ns))
 
     def revoked(self, instance: int, now_ns: int, batches: int) -> None:
         """As `EngineCore.revoked`."""

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from tpy.limits.tenants import TENANT_ROW_NS_FIRST, TENANTS_MAX
-from tpy.messages import LevelActivity
+from tpy.messages import LevelActivity, TenantActivity
 from tpy_data.schedulers.core.contract import Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.priority_queue import QueueLevel, insert_back, insert_delayed
@@ -185,18 +185,24 @@ class FairQueue:
             LevelActivity(
                 priority=index + 1 if has_levels else 0,
                 waiting=self._count_in(index),
-                oldest_ns=max(
-                    (
-                        now_ns - ticket.queued_ns
-                        for line in self._lines.values()
-                        for part in (line.levels[index].delayed, line.levels[index].waiting)
-                        for ticket in itertools.islice(part, 1)
-                    ),
-                    default=0,
-                ),
+                oldest_ns=max((_waited_ns(line.levels[index], now_ns) for line in self._lines.values()), default=0),
                 size_max=rules.queue_size_max,
             )
             for index, rules in enumerate(self._options.levels)
+        )
+
+    def tenants(self, now_ns: int) -> tuple[TenantActivity, ...]:
+        """The tenants that wait, the one with the earliest start first."""
+        lines = sorted([line for line in self._lines.values() if line.count], key=lambda line: (line.start, line.number))
+        weights = sum(line.tenant.weight for line in lines)
+        return tuple(
+            TenantActivity(
+                name=line.tenant.name,
+                waiting=line.count,
+                oldest_ns=max(_waited_ns(level, now_ns) for level in line.levels),
+                share=line.tenant.weight / weights,
+            )
+            for line in lines
         )
 
     def drain(self) -> list[Ticket]:
@@ -368,6 +374,12 @@ class FairQueue:
         self._numbers += 1
         line = self._lines[tenant] = Line(self._numbers, tenant, self._options)
         return line
+
+
+def _waited_ns(level: QueueLevel, now_ns: int) -> int:
+    """The longest time that one of the first tickets of a level has waited."""
+    firsts = (*itertools.islice(level.delayed, 1), *itertools.islice(level.waiting, 1))
+    return max((now_ns - ticket.queued_ns for ticket in firsts), default=0)
 
 
 class FairTokenQueue(FairQueue):

@@ -69,6 +69,9 @@ def _queue(queue: QueueActivity) -> Iterator[str]:
             name = f"priority {level.priority}: " if level.priority else ""
             of = f" of at most {level.size_max}" if level.size_max else ""
             yield f"  queue       {name}{level.waiting}{of} waiting, the oldest for {duration(level.oldest_ns)}"
+    for tenant in queue.tenants:
+        of = f"share {tenant.share:.0%}, the oldest for {duration(tenant.oldest_ns)}"
+        yield f"  tenant      {tenant.name}: {tenant.waiting} waiting, {of}"
     if queue.waits_for is not WaitReason.NOTHING:
         due = "" if queue.due_ns is None else f", for {duration(queue.due_ns)} more at most"
         yield f"  waits for   {_WAITS[queue.waits_for]}{due}"
