@@ -19,7 +19,7 @@ from tpy.units import NS_PER_S
 from tpy_data.engine.requests.responder import DISCARD
 from tpy_data.engine.serving.tenant_copy import LimitedRequest
 from tpy_data.engine.tenancy.metrics import tenant_families
-from tpy_data.engine.tenancy.tenants_file import TenantsFile
+from tpy_data.engine.tenancy.tenancy import Tenancy
 from tpy_data.schedulers.core.tenants import Limit, Tenant, tenants_of
 
 
@@ -66,11 +66,11 @@ async def test_the_file_is_read_again_when_it_changes_and_with_all_others(
 ) -> None:
     file = tmp_path / "tenants.json"
     file.write_text('{"tenants": [{"name": "a"}, {"name": "b"}]}')
-    tenants_file = TenantsFile(str(file))
-    tenants = tenants_file.tenants
+    tenancy = Tenancy(str(file))
+    tenants = tenancy.tenants
     a = tenants.of("a")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(tenants_file.run)
+        nursery.start_soon(tenancy.run)
         file.write_text('{"tenants": [{"name": "a", "weight": 5}]}')
         await jump_until(mock_clock, TENANTS_FILE_LOOK_S, lambda: a.weight == 5)
         assert (tenants.of("a"), tenants.of("b").name, tenants.weights) == (a, OTHER, 6)
@@ -81,7 +81,7 @@ async def test_the_file_is_read_again_when_it_changes_and_with_all_others(
         assert a.weight == 7
         nursery.cancel_scope.cancel()
     with pytest.raises(InvalidArgument, match="--tenants-file: cannot read"):
-        TenantsFile(str(tmp_path / "none.json"))
+        Tenancy(str(tmp_path / "none.json"))
 
 
 def test_metrics_have_the_tenants_of_the_file_and_other() -> None:

@@ -51,8 +51,7 @@ from tpy_data.schedulers.core.rate_limiter import Supply
 
 if TYPE_CHECKING:
     from tpy_data.engine.budget.memory_budget import MemoryBudget
-    from tpy_data.engine.tenancy.tenants_file import TenantsFile
-    from tpy_data.schedulers.core.tenants import Tenants
+    from tpy_data.engine.tenancy.tenancy import Tenancy
 
 _log = logging.getLogger(__name__)
 _LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -106,9 +105,9 @@ class DataPlane:
         reconciler: Reconciler,
         rollouts: Rollouts,
         budget: MemoryBudget | None = None,
-        tenants: Tenants | None = None,
+        tenancy: Tenancy | None = None,
     ) -> None:
-        self._tenants = tenants
+        self._tenancy = tenancy
         self.rollouts = rollouts
         self.budget = budget
         self.inference = inference
@@ -178,11 +177,7 @@ class DataPlane:
 
     def tenant_families(self) -> Sequence[MeasuredFamily]:
         """The metrics of tenants."""
-        if self._tenants is None:
-            return ()
-        from tpy_data.engine.tenancy.metrics import tenant_families  # most servers have no tenants
-
-        return tenant_families(self._tenants)
+        return () if self._tenancy is None else self._tenancy.families()
 
     def rollout_families(self) -> Sequence[MeasuredFamily]:
         """The metrics of rollouts."""
@@ -293,8 +288,11 @@ async def open_data_plane(
     file = options.rollout_file
     kept = {} if file is None else await trio.to_thread.run_sync(read_kept, file)
     rollouts = Rollouts(table, partial(_desired, store), clock, file, kept)
-    tenants_file = await _read_tenants(options.tenants_file) if options.tenants_file else None
-    tenants = None if tenants_file is None else tenants_file.tenants
+    tenancy = None
+    if options.tenants_file:
+        from tpy_data.engine.tenancy.tenancy import Tenancy  # most servers have no tenants
+
+        tenancy = await trio.to_thread.run_sync(Tenancy, options.tenants_file)
     loader = Loader(
         backends,
         machine=options.machine,
@@ -304,7 +302,7 @@ async def open_data_plane(
         server=calls,
         devices=devices,
         start_delay=options.start_delay,
-        tenants=tenants,
+        tenants=None if tenancy is None else tenancy.tenants,
     )
     shared = Shared(
         loader=loader,
@@ -327,10 +325,8 @@ async def open_data_plane(
         from tpy_data.engine.runtimes import on_demand_runtime  # most servers have no budget
 
         shared = shared._replace(make_runtime=partial(on_demand_runtime.make_runtime, budget=budget))
-    if tenants is not None:
-        from tpy_data.engine.serving.tenant_copy import TenantCopy  # most servers have no tenants
-
-        shared = shared._replace(make_copy=partial(TenantCopy, tenants=tenants))
+    if tenancy is not None:
+        shared = shared._replace(make_copy=tenancy.make_copy)
     reconciler = Reconciler(store, shared)
     try:
         async with trio.open_nursery() as nursery:
@@ -338,11 +334,11 @@ async def open_data_plane(
             nursery.start_soon(rollouts.run)
             if budget is not None:
                 nursery.start_soon(budget.run)
-            if tenants_file is not None:
-                nursery.start_soon(tenants_file.run)
+            if tenancy is not None:
+                nursery.start_soon(tenancy.run)
             nursery.start_soon(reconciler.run, nursery)
             try:
-                yield DataPlane(inference, shared, metrics, calls, reconciler, rollouts, budget, tenants)
+                yield DataPlane(inference, shared, metrics, calls, reconciler, rollouts, budget, tenancy)
             finally:
                 inference.stop()
                 table.sequences.let_go()
@@ -353,13 +349,6 @@ async def open_data_plane(
         shared.unloaders.close()
         if shared.cache is not None:
             shared.cache.close()
-
-
-async def _read_tenants(path: str) -> TenantsFile:
-    """Raises InvalidArgument for a file that cannot be used."""
-    from tpy_data.engine.tenancy.tenants_file import TenantsFile  # most servers have no tenants
-
-    return await trio.to_thread.run_sync(TenantsFile, path)
 
 
 async def _open_budget(options: DataPlaneOptions, wanted: MemoryBudgetOptions, clock: Clock) -> MemoryBudget:

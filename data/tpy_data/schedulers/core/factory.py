@@ -36,7 +36,9 @@ def make_core(
     if config.ensemble_scheduling is not None or config.platform == "ensemble":
         raise Unsupported(f"'ensemble_scheduling' of model '{name}' is not supported by this server")
     if tenants is not None and config.sequence_batching is None:
-        return _fair_core(config, delay, strategy, tenants, engine=engine)
+        from tpy_data.schedulers.core.fair_cores import make_fair_core  # most servers have no tenants
+
+        return make_fair_core(config, tenants, delay, strategy, engine=engine)
     if engine:
         if config.sequence_batching is not None:
             raise Unsupported(f"'sequence_batching' of model '{name}' is not supported: its engine schedules sequences of tokens")
@@ -48,20 +50,6 @@ def make_core(
     if config.sequence_batching is not None:
         return sequence_core(sequence_options(config), delay)
     return DynamicCore(dynamic_options(config), delay, strategy)
-
-
-def _fair_core(
-    config: ModelConfig, delay: StartDelay, strategy: BatchStrategy | None, tenants: Tenants, *, engine: bool
-) -> SchedulerCore:
-    from tpy_data.schedulers.core import fair_cores  # most servers have no tenants
-
-    if engine:
-        from tpy_data.schedulers.core.engine_core import engine_options
-
-        return fair_cores.FairEngineCore(engine_options(config), tenants)
-    if config.dynamic_batching is None:
-        return fair_cores.FairDefaultCore(tenants)
-    return fair_cores.FairDynamicCore(dynamic_options(config), tenants, delay, strategy)
 
 
 def sequence_core(options: SequenceOptions, delay: StartDelay = NO_START_DELAY) -> SequenceCore:

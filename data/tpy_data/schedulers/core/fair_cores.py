@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from tpy.config.model_config import ModelConfig
 from tpy.errors import TooManyRequests
 from tpy.messages import QueueActivity
-from tpy_data.schedulers.core.contract import BatchStrategy, Outcome, Ticket
+from tpy_data.schedulers.core.contract import BatchStrategy, Outcome, SchedulerCore, Ticket
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
-from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, DynamicOptions, StartDelay
-from tpy_data.schedulers.core.engine_core import EngineCore
+from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, DynamicOptions, StartDelay, dynamic_options
+from tpy_data.schedulers.core.engine_core import EngineCore, engine_options
 from tpy_data.schedulers.core.fair_queue import FairQueue, FairTokenQueue
 from tpy_data.schedulers.core.instance_pool import InstancePool
 from tpy_data.schedulers.core.tenants import Tenants
@@ -114,6 +115,17 @@ class FairEngineCore(EngineCore):
         if batches:
             self._fair.returned(self._given(instance)[-batches:])
         super().revoked(instance, now_ns, batches)
+
+
+def make_fair_core(
+    config: ModelConfig, tenants: Tenants, delay: StartDelay, strategy: BatchStrategy | None, *, engine: bool
+) -> SchedulerCore:
+    """As `make_core`, for a model without sequences."""
+    if engine:
+        return FairEngineCore(engine_options(config), tenants)
+    if config.dynamic_batching is None:
+        return FairDefaultCore(tenants)
+    return FairDynamicCore(dynamic_options(config), tenants, delay, strategy)
 
 
 class _FairWaiting(FairQueue):

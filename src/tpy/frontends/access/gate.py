@@ -58,19 +58,12 @@ class Caller:
 
     __slots__ = ("allowance", "expires_ms", "grant", "name", "tenant")
 
-    def __init__(
-        self,
-        name: str,
-        grant: Grant,
-        allowance: Allowance | None = None,
-        expires_ms: int | None = None,
-        tenant: str | None = None,
-    ) -> None:
+    def __init__(self, name: str, grant: Grant, allowance: Allowance | None = None, expires_ms: int | None = None) -> None:
         self.name = name
         self.grant = grant
         self.allowance = allowance
         self.expires_ms = expires_ms
-        self.tenant = tenant
+        self.tenant: str | None = None
 
     def require(self, roles: Collection[Role], model: str | None) -> None:
         """Raise PermissionDenied unless he has one of the roles for the model, or Unauthenticated if he has not said who
@@ -187,7 +180,6 @@ class Gate:
         self._subjects: dict[tuple[str, str], Allowance] = {}
         self._jwt: Any = None
         self.tenancy: Tenancy | None = None
-        self.tenants_seen: tuple[int, ...] = ()
         self.reload()
 
     def reload(self) -> None:
@@ -196,16 +188,10 @@ class Gate:
         tenancy = self._read_tenancy(config)
         anonymous = Grant(()) if self.options.required else Grant(config.anonymous)
         verifiers = self._read_verifiers(config, "" if tenancy is None else tenancy.token_claim)
-        callers = {
-            key.sha256: Caller(
-                key.name,
-                Grant(key.roles, key.models),
-                _allowance(key),
-                tenant=None if tenancy is None else tenancy.of_key(key.name),
-            )
+        self._keys = {
+            key.sha256: self._keep_allowance(key.sha256, Caller(key.name, Grant(key.roles, key.models), _allowance(key)), key)
             for key in config.keys
         }
-        self._keys = {key.sha256: self._keep_allowance(key.sha256, callers[key.sha256], key) for key in config.keys}
         unchanged = {
             issuer
             for issuer, verifier in verifiers.items()
@@ -213,8 +199,12 @@ class Gate:
         }
         self._subjects = {key: allowance for key, allowance in self._subjects.items() if key[0] in unchanged}
         self._verifiers = verifiers
-        self._anonymous = Caller("", anonymous, tenant=None if tenancy is None else tenancy.default)
+        self._anonymous = Caller("", anonymous)
         self.tenancy = tenancy
+        if tenancy is not None:
+            self._anonymous.tenant = tenancy.default
+            for caller in self._keys.values():
+                caller.tenant = tenancy.of_key(caller.name)
         self._tokens = {}
         self._limits = {key.sha256: _limits(key) for key in config.keys}
 
@@ -225,20 +215,11 @@ class Gate:
             caller.allowance = before.allowance
         return caller
 
-    async def follow_tenants(self) -> None:
-        """Read the files again whenever that of tenants has changed. Ends at once where there is none, else when cancelled."""
-        if self.options.tenants_file:
-            from tpy.frontends.access import tenancy  # most servers have no tenants
-
-            await tenancy.follow(self.options.tenants_file, self)
-
     def _read_tenancy(self, config: AuthConfig) -> Tenancy | None:
         if not self.options.tenants_file:
             return None
         from tpy.frontends.access.tenancy import Tenancy  # most servers have no tenants
-        from tpy.tenants import fingerprint
 
-        self.tenants_seen = fingerprint(self.options.tenants_file)
         return Tenancy(self.options.tenants_file, config)
 
     def _read_verifiers(self, config: AuthConfig, tenant_claim: str) -> dict[str, JwtVerifier]:
@@ -282,9 +263,10 @@ class Gate:
         """Returns the caller as one who sends requests of the tenant that the header of `tenancy` names, if his address is that
         of a trusted proxy."""
         named = None if self.tenancy is None else self.tenancy.of_header(tenant, peer)
-        if named is None:
-            return caller
-        return Caller(caller.name, caller.grant, caller.allowance, caller.expires_ms, named)
+        if named is not None:
+            caller = Caller(caller.name, caller.grant, caller.allowance, caller.expires_ms)
+            caller.tenant = named
+        return caller
 
     def _bearer(self, text: str, hashed: bytes) -> Caller:
         now_ms = self._clock.wall_ms()
@@ -294,14 +276,11 @@ class Gate:
             if verifier is None:
                 raise Unauthenticated("the token's issuer is not trusted here")
             token = verifier.verify(text)
-            tenant = None if self.tenancy is None else self.tenancy.of_claim(token.tenant)
             caller = Caller(
-                token.subject or "token",
-                Grant(token.roles, token.models),
-                self._subject(verifier, token),
-                token.expires_ms,
-                tenant,
+                token.subject or "token", Grant(token.roles, token.models), self._subject(verifier, token), token.expires_ms
             )
+            if self.tenancy is not None:
+                caller.tenant = self.tenancy.of_claim(token.tenant)
             if len(self._tokens) >= ACCESS_TOKENS_REMEMBERED_MAX:
                 del self._tokens[next(iter(self._tokens))]
             self._tokens[hashed] = caller

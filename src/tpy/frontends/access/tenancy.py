@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
-from typing import Protocol
 
-import trio
-
-from tpy.errors import InvalidArgument
 from tpy.frontends.access.config import AuthConfig
-from tpy.limits.tenants import TENANT_PEERS_REMEMBERED_MAX, TENANTS_FILE_LOOK_S
-from tpy.tenants import UNIX, fingerprint, read_tenants, require_keys
-
-_log = logging.getLogger(__name__)
+from tpy.limits.tenants import TENANT_PEERS_REMEMBERED_MAX
+from tpy.tenants import UNIX, read_tenants, require_keys
 
 
 class Tenancy:
@@ -57,30 +50,3 @@ class Tenancy:
             return False
         mapped = getattr(found, "ipv4_mapped", None)
         return any((mapped or found) in network for network in self._proxies)
-
-
-class Reader(Protocol):
-    """Reads the file: the gate of a process. `tenants_seen` is the state in which the file was looked at last."""
-
-    tenants_seen: tuple[int, ...]
-
-    def reload(self) -> None:
-        """Read the file again. Raises InvalidArgument, and what was read before stays in use."""
-        ...
-
-
-async def follow(path: str, reader: Reader) -> None:
-    """Have the file read again whenever it has changed, until cancelled. One that cannot be used is an error in the log."""
-    while True:
-        await trio.sleep(TENANTS_FILE_LOOK_S)
-        # In a thread: the file may be on a network's file system that hangs.
-        found = await trio.to_thread.run_sync(fingerprint, path, abandon_on_cancel=True)
-        if found == reader.tenants_seen:
-            continue
-        reader.tenants_seen = found  # several ports look
-        try:
-            reader.reload()
-        except InvalidArgument as error:
-            _log.error("tenants not read again, what was there stays in use: %(reason)s", {"reason": error.message})
-        else:
-            _log.info("tenants read again: '%(file)s' has changed", {"file": path})

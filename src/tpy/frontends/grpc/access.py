@@ -8,7 +8,7 @@ from tpy.echo import echo
 from tpy.errors import Forbidden, InvalidArgument, Unauthenticated
 from tpy.frontends.access import CREDENTIAL_NAMES, Caller, gate_of
 from tpy.frontends.grpc.options import GrpcServiceOptions
-from tpy.frontends.grpc.transport import Metadata
+from tpy.frontends.grpc.transport import Metadata, StreamCall, UnaryCall
 from tpy.frontends.header_pattern import HeaderPattern
 from tpy.frontends.restrictions import GRPC_KEY_PREFIX, MANAGEMENT, not_managed_here
 
@@ -45,20 +45,20 @@ class MetadataPolicy:
         found = {name: value for name, value in metadata if name in ("origin", "sec-fetch-site")}
         self._web_pages.require_call(found.get("origin"), found.get("sec-fetch-site"))
 
-    def identify(self, metadata: Metadata, peer: str | None = None) -> Caller | None:
-        """Returns who has sent this metadata from the address `peer`; None: access is not controlled. Raises Unauthenticated."""
+    def identify(self, call: UnaryCall | StreamCall) -> Caller | None:
+        """Returns who makes this call; None: access is not controlled. Raises Unauthenticated."""
         if self.gate is None:
             return None
         tenancy = self.gate.tenancy
         tenant_key = "" if tenancy is None else tenancy.header
         found: dict[str, str] = {}
-        for name, value in metadata:
+        for name, value in call.metadata:
             if name in ("authorization", "x-api-key", tenant_key) and isinstance(value, str):
                 if name in found:
                     raise Unauthenticated(f"expected '{name}' once in the metadata")
                 found[name] = value
         caller = self.gate.identify(found.get("authorization"), found.get("x-api-key"))
-        return self.gate.sent_for(caller, found[tenant_key], peer) if tenant_key in found and peer is not None else caller
+        return self.gate.sent_for(caller, found[tenant_key], call.peer) if tenant_key in found else caller
 
     def forwarded(self, metadata: Metadata) -> dict[str, str] | None:
         """The metadata that become request parameters; None when nothing is forwarded. Binary ones never are: a parameter is

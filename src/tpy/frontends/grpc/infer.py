@@ -73,7 +73,7 @@ class _UnaryInfer:
         try:
             if not parts.policy.is_open:
                 parts.policy.require(INFERENCE, call.metadata)
-                self._caller = parts.policy.identify(call.metadata, call.peer)
+                self._caller = parts.policy.identify(call)
             standard = codec.read_standard(message)
             if standard is not None:
                 model_name = standard[0]

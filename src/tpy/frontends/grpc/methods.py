@@ -130,7 +130,7 @@ class _UnaryMethod:
                     self._parts.policy.require(self._api, call.metadata)
                     if self._changes:
                         self._parts.policy.require_no_page(call.metadata)
-                    caller = self._parts.policy.identify(call.metadata, call.peer)
+                    caller = self._parts.policy.identify(call)
                     name = "" if caller is None else caller.name
                     if action is not None:
                         action.identified(name, "")
@@ -194,7 +194,7 @@ class _StreamMethod:
         """See transport's StreamHandler. Closes the generator of the responses, also when the call ends early."""
         try:
             self._parts.policy.require(self._api, call.metadata)
-            caller = self._parts.policy.identify(call.metadata, call.peer)
+            caller = self._parts.policy.identify(call)
             if caller is not None:
                 caller.require_role(roles_for(self._api, changes=False))
             asked = _Requests(call, self._reader, self._parts.stop) if self._many else await self._only_request(call, caller)

@@ -74,11 +74,7 @@ async def serve_grpc_services(
     """
     gate = None if options.services.auth is None else gate_of(options.services.auth)
     with nullcontext() if gate is None else reloaded(gate.reload):
-        async with trio.open_nursery() as following:
-            if gate is not None:
-                following.start_soon(gate.follow_tenants)
-            await _serve(options, services, clock, stop, inherited, task_status)
-            following.cancel_scope.cancel()
+        await _serve(options, services, clock, stop, inherited, task_status)
 
 
 async def _serve(

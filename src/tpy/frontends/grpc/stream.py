@@ -55,7 +55,7 @@ class StreamInferApi:
         """See transport's StreamHandler."""
         try:
             self._parts.policy.require(INFERENCE, call.metadata)
-            caller = self._parts.policy.identify(call.metadata, call.peer)
+            caller = self._parts.policy.identify(call)
             if caller is not None:
                 caller.require_role(INFER)
         except TpyError as error:
@@ -290,7 +290,7 @@ class _InferStream:
         if self._parts.stop.is_set():
             raise Unavailable(_STOPPING_TEXT)
         # Each request anew: a stream is not to outlive its token.
-        caller = self._parts.policy.identify(self._call.metadata, self._call.peer)
+        caller = self._parts.policy.identify(self._call)
         if caller is not None:
             caller.require(INFER, name)
         version = codec.parse_version(turn.version_text)

@@ -118,14 +118,12 @@ async def serve_http_port(
     async def serve(wire: Wire, ends: Ends) -> None:
         await Http1Connection(port, wire, ends).run()
 
-    gate = None if port.options.auth is None else gate_of(port.options.auth)
+    auth = port.options.auth
     lifespan = Lifespan(port.app, port.config, {})
     async with trio.open_nursery() as nursery:
         await nursery.start(lifespan.handle_lifespan)
         await lifespan.wait_for_startup()
-        with nullcontext() if gate is None else reloaded(gate.reload):
-            if gate is not None:
-                nursery.start_soon(gate.follow_tenants)
+        with nullcontext() if auth is None else reloaded(gate_of(auth).reload):
             nursery.start_soon(_set_after, stop, port.stopping)
             await serve_port(port, serve, stop=stop, inherited=inherited, task_status=task_status)
         await lifespan.wait_for_shutdown()
