@@ -59,6 +59,7 @@ class FairQueue:
 
     __slots__ = (
         "_arrivals",
+        "_busy",
         "_default",
         "_executing",
         "_heap",
@@ -85,6 +86,7 @@ class FairQueue:
         self._is_bounded = any(rules.queue_size_max for rules in options.levels)
         self._arrivals = 0
         self._virtual = 0
+        self._busy = 0  # lines with something waiting
         self._executing = 0  # tickets that were taken and are not over
         self._period = 0  # it ends when nothing waits and nothing executes: then all start anew
         self._row_ns = 0  # what a row took, smoothed; 0: not known yet
@@ -144,6 +146,8 @@ class FairQueue:
             line = ticket.line
             line.count -= 1
             line.bytes -= ticket.size_bytes
+            if not line.count:
+                self._busy -= 1
         self.count -= len(tickets)
 
     def take(self, tickets: Sequence[Ticket]) -> None:
@@ -173,10 +177,10 @@ class FairQueue:
 
     def in_order(self) -> Iterator[Ticket]:
         """All tickets, the next to serve first. The queue may not change meanwhile."""
-        first = self._first()
-        if first is None:
-            return iter(())
-        return self._in_line(first) if first.count == self.count else self._merged()
+        if self._busy > 1:
+            return self._merged()
+        line = self._first()
+        return iter(()) if line is None else self._in_line(line)
 
     def explain(self, now_ns: int) -> tuple[LevelActivity, ...]:
         """The tickets of each level, of all tenants, and how long the first of them have waited."""
@@ -265,6 +269,7 @@ class FairQueue:
             heapq.heapreplace(self._heap, line.entry)
         else:
             heapq.heappop(self._heap)
+            self._busy -= 1
         return ticket
 
     def executed(self, tickets: Sequence[Ticket], took_ns: int) -> None:
@@ -306,6 +311,7 @@ class FairQueue:
         else:
             line.period, line.start = self._period, self._virtual
         line.owed = 0
+        self._busy += 1
         if len(self._heap) > 2 * len(self._lines) + 16:
             self._heap = [entry for entry in self._heap if entry[2].entry is entry and entry[2].count]
             heapq.heapify(self._heap)
@@ -348,12 +354,14 @@ class FairQueue:
         while ahead:
             start, number, place, begun = ahead[0]
             if begun is None:
-                heapq.heappop(ahead)
-                for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
-                    heapq.heappush(ahead, (heap[child][0], heap[child][1], child, None))
                 line = heap[place][2]
                 if line.entry is heap[place] and line.count:
-                    heapq.heappush(ahead, (line.start, number, place, (self._in_line(line), line.tenant.unit, [line.owed])))
+                    begun = self._in_line(line), line.tenant.unit, [line.owed]
+                    heapq.heapreplace(ahead, (line.start, number, place, begun))
+                else:
+                    heapq.heappop(ahead)
+                for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
+                    heapq.heappush(ahead, (heap[child][0], heap[child][1], child, None))
                 continue
             tickets, unit, owed = begun
             ticket = next(tickets, None)
