@@ -62,14 +62,14 @@ DEFAULT = Target(
     name="scheduler_fair_default",
     invariant=_INVARIANT,
     run=lambda chance: _run(chance, lambda tenants, _: FairDefaultCore(tenants), credit=True),
-    smoke_examples=80,
+    smoke_examples=60,
     rules=(*RULES, "recall", "revoked", "fail", PREFETCHED, SHARED),
 )
 DYNAMIC = Target(
     name="scheduler_fair_dynamic",
     invariant=_INVARIANT,
     run=lambda chance: _run(chance, lambda tenants, options: FairDynamicCore(options, tenants), credit=False),
-    smoke_examples=80,
+    smoke_examples=60,
     rules=(*RULES, "recall", "revoked", "fail", HALVED, PREFETCHED, SHARED),
 )
 CANARY = Target(

@@ -1,4 +1,4 @@
-"""--tenants-file with stock clients, in one process and with a frontend process."""
+"""--tenants-file with stock clients and a frontend process. The how-to page on it is run in one process."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ name = "rest"
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [1]}]}).encode()
 
 
-@pytest.fixture(scope="module", params=[0, 1], ids=["one process", "frontend process"])
-def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, Path]]:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, Path]]:
     home = tmp_path_factory.mktemp("shared")
     ModelFolder(home / "models", "quick").identity("dynamic_batching { }")
     ModelFolder(home / "models", "lazy").identity(parameter("execute_delay_ms", 400))
@@ -59,7 +59,7 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     flags = (
         f"--auth-config={home / 'auth.toml'}",
         f"--tenants-file={home / 'tenants.toml'}",
-        f"--frontend-processes={request.param}",
+        "--frontend-processes=1",
     )
     with ServerProcess(*flags, repositories=[home / "models"]) as server:
         yield server, home / "tenants.toml"

@@ -10,7 +10,7 @@ import jwt
 import pytest
 
 from tests.frontends.access.test_gate import RSA, WallClock, token
-from tpy.errors import InvalidArgument, PermissionDenied
+from tpy.errors import InvalidArgument, PermissionDenied, Unauthenticated
 from tpy.frontends.access import AuthOptions, Gate, read_auth
 from tpy.frontends.access.config import digest
 from tpy.messages import InferenceRequest
@@ -101,6 +101,17 @@ def test_tenants_that_the_other_file_does_not_fit_are_refused(tmp_path: Path) ->
     file = str(tmp_path / "tenants.json")
     with pytest.raises(InvalidArgument, match=r"tenant 'a' has the key 'k3': --auth-config has no keys"):
         read_auth({"auth_config": "", "auth_required": False, "tenants_file": file})
+
+
+def test_a_wrong_file_of_tenants_keeps_no_key_that_was_taken_away(tmp_path: Path) -> None:
+    gate = gate_of(tmp_path, {"tenants": [{"name": "a", "keys": ["k1"]}, {"name": "b", "keys": ["k2"]}]})
+    auth = json.loads((tmp_path / "auth.json").read_text())
+    (tmp_path / "auth.json").write_text(json.dumps({**auth, "keys": auth["keys"][:1]}))
+    with pytest.raises(InvalidArgument, match="tenant 'b' has the key 'k2': expected one of k1"):
+        gate.reload()
+    with pytest.raises(Unauthenticated):
+        gate.identify(None, "key-k2")
+    assert gate.identify(None, "key-k1").tenant == "a"
 
 
 def test_the_file_is_read_again(tmp_path: Path) -> None:

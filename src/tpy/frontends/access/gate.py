@@ -183,9 +183,16 @@ class Gate:
         self.reload()
 
     def reload(self) -> None:
-        """Read the files again. Raises InvalidArgument, and what was read before stays in use."""
+        """Read the files again. Raises InvalidArgument, and what was read before stays in use; but a key that was taken away
+        is not kept by a file of tenants that is wrong."""
         config = read_auth_config(self.options.file) if self.options.file else AuthConfig()
-        tenancy = self._read_tenancy(config)
+        problem = None
+        try:
+            tenancy = self._read_tenancy(config)
+        except InvalidArgument as error:
+            if self.tenancy is None:
+                raise
+            tenancy, problem = self.tenancy, error
         anonymous = Grant(()) if self.options.required else Grant(config.anonymous)
         verifiers = self._read_verifiers(config, "" if tenancy is None else tenancy.token_claim)
         self._keys = {
@@ -207,6 +214,8 @@ class Gate:
                 caller.tenant = tenancy.of_key(caller.name)
         self._tokens = {}
         self._limits = {key.sha256: _limits(key) for key in config.keys}
+        if problem is not None:
+            raise problem
 
     def _keep_allowance(self, digest: str, caller: Caller, limits: Limits) -> Caller:
         """A key whose limits have not changed goes on where it was: reading the file again is no way to a full bucket."""
