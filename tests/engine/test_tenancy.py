@@ -8,14 +8,19 @@ import pytest
 import trio
 import trio.testing
 
+from tests.engine.fakes import RecordingSink, config, request, rig
+from tests.engine.test_model_calls import Sink as CallSink
 from tests.jumping import jump_until
+from tests.submitting import submit_to
+from tpy.backend import WaitingBatch
+from tpy.config.model_config import DynamicBatching
 from tpy.errors import InvalidArgument, TooManyRequests
 from tpy.limits.tenants import TENANTS_FILE_LOOK_S
 from tpy.messages import InferenceResponse
 from tpy.reloading import reload
 from tpy.telemetry.host import TENANT_FAMILIES
 from tpy.tenants import OTHER, TenantRules
-from tpy.units import NS_PER_S
+from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine.requests.responder import DISCARD
 from tpy_data.engine.serving.tenant_copy import LimitedRequest
 from tpy_data.engine.tenancy.metrics import tenant_families
@@ -82,6 +87,48 @@ async def test_the_file_is_read_again_when_it_changes_and_with_all_others(
         nursery.cancel_scope.cancel()
     with pytest.raises(InvalidArgument, match="--tenants-file: cannot read"):
         Tenancy(str(tmp_path / "none.json"))
+
+
+GREEDY_AND_POLITE = '{"tenants": [{"name": "greedy"}, {"name": "polite"}, {"name": "one", "concurrency": 1}]}'
+
+
+@pytest.mark.parametrize("batching", [None, DynamicBatching()], ids=["default", "dynamic"])
+async def test_a_polite_tenant_waits_for_what_executes_only(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, batching: DynamicBatching | None
+) -> None:
+    (tmp_path / "tenants.json").write_text(GREEDY_AND_POLITE)
+    async with rig(latency_ms=10, tenants_file=str(tmp_path / "tenants.json")) as running:
+        await running.serve(config(max_batch_size=1, dynamic_batching=batching))
+        greedy = [RecordingSink() for _ in range(100)]
+        for sink in greedy:
+            submit_to(running.plane.inference, request(tenant="greedy"), sink)
+        polite = RecordingSink()
+        begun_s = trio.current_time()
+        submit_to(running.plane.inference, request(tenant="polite"), polite)
+        await polite.wait()
+        assert trio.current_time() - begun_s <= 0.06  # the batches that the instance had, and its own
+        await greedy[-1].wait()
+        assert trio.current_time() - begun_s >= 1.0
+
+
+async def test_a_call_of_a_model_is_of_the_tenant_whose_request_it_serves(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    (tmp_path / "tenants.json").write_text(GREEDY_AND_POLITE)
+    async with rig(latency_ms=10, tenants_file=str(tmp_path / "tenants.json")) as running:
+        await running.serve(config())
+        tenancy = running.plane.tenancy
+        assert tenancy is not None
+        sink = RecordingSink()
+        submit_to(running.plane.inference, request(tenant="one"), sink)
+        await sink.wait()
+        (caller,) = [ticket for batch in running.backend.batches for ticket in batch.requests]
+        called = CallSink()
+        running.calls.infer(request(), called, streams=False, waiting=WaitingBatch([caller]))
+        await called.ended.wait()
+        one = tenancy.tenants.of("one")
+        assert (one.requests, one.instance_ns) == (1, 20 * NS_PER_MS)  # both have cost it time, one was a request
+        assert tenancy.tenant_of([caller, caller]) == "one"
 
 
 def test_metrics_have_the_tenants_of_the_file_and_other() -> None:

@@ -107,7 +107,7 @@ class DataPlane:
         budget: MemoryBudget | None = None,
         tenancy: Tenancy | None = None,
     ) -> None:
-        self._tenancy = tenancy
+        self.tenancy = tenancy
         self.rollouts = rollouts
         self.budget = budget
         self.inference = inference
@@ -177,7 +177,7 @@ class DataPlane:
 
     def tenant_families(self) -> Sequence[MeasuredFamily]:
         """The metrics of tenants."""
-        return () if self._tenancy is None else self._tenancy.families()
+        return () if self.tenancy is None else self.tenancy.families()
 
     def rollout_families(self) -> Sequence[MeasuredFamily]:
         """The metrics of rollouts."""
@@ -327,6 +327,7 @@ async def open_data_plane(
         shared = shared._replace(make_runtime=partial(on_demand_runtime.make_runtime, budget=budget))
     if tenancy is not None:
         shared = shared._replace(make_copy=tenancy.make_copy)
+        calls.tenant_of = tenancy.tenant_of
     reconciler = Reconciler(store, shared)
     try:
         async with trio.open_nursery() as nursery:

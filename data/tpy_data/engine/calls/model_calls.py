@@ -6,14 +6,14 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
 import trio
 
-from tpy.backend import AfterRead, CallSink, DescriptorReader, Done, WaitingBatch
+from tpy.backend import AfterRead, CallSink, DescriptorReader, Done, ExecutionRequest, WaitingBatch
 from tpy.errors import Internal, TpyError, Unavailable, Unsupported
 from tpy.limits import (
     CALL_CIRCLE_CHECK_S,
@@ -79,6 +79,8 @@ class EngineCalls:
 
     def __init__(self, inference: CallableModels, observers: RequestObservers) -> None:
         self.repository: LoadingService | None = None
+        self.tenant_of: Callable[[Sequence[ExecutionRequest]], str] | None = None
+        """The name of the tenant of requests that are executed, where there are tenants."""
         self.inference = inference
         self.observers = observers
         self._token = trio.lowlevel.current_trio_token()
@@ -362,6 +364,9 @@ class ModelCall:
             raise Unsupported(_needs_stream(name))
         if request.record is None and (record := self._owner.observers.open("call", model=name)) is not None:
             request = msgspec.structs.replace(request, record=record)
+        if self._owner.tenant_of is not None and self._waiting is not None:
+            tenant = self._owner.tenant_of(self._waiting.requests)
+            request = msgspec.structs.replace(request, tenant=tenant, is_call=True)
         handle = model.submit(request, self)
         if self._ended:
             return

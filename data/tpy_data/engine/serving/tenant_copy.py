@@ -25,6 +25,8 @@ class TenantCopy(ServedCopy):
 
     def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
         """As `ResolvedModel.submit`. Raises TooManyRequests beyond a limit of the tenant."""
+        if request.is_call:
+            return super().submit(request, sink)
         tenant = self._tenants.of(request.tenant)
         try:
             tenant.begin(self._clock.now_ns())

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import trio
 
+from tpy.backend import ExecutionRequest
 from tpy.limits.tenants import TENANTS_FILE_LOOK_S
 from tpy.reloading import reload, reloaded
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.tenants import fingerprint, read_tenants
 from tpy_data.engine.serving.tenant_copy import TenantCopy
 from tpy_data.engine.tenancy.metrics import tenant_families
+from tpy_data.schedulers.core.contract import Ticket
 from tpy_data.schedulers.core.tenants import Tenants
 
 
@@ -27,6 +29,11 @@ class Tenancy:
     def make_copy(self, *args: Any, **options: Any) -> TenantCopy:
         """A copy of a version, for these tenants. The arguments are ServedCopy's."""
         return TenantCopy(*args, tenants=self.tenants, **options)
+
+    def tenant_of(self, requests: Sequence[ExecutionRequest]) -> str:
+        """The name of the tenant of all these requests; "" where they have several, or a sequence model executes them."""
+        names = {ticket.tenant.name if hasattr(ticket, "tenant") else "" for ticket in cast("Sequence[Ticket]", requests)}
+        return names.pop() if len(names) == 1 else ""
 
     def families(self) -> Sequence[MeasuredFamily]:
         """The metrics of tenants."""
