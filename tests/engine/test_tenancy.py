@@ -25,6 +25,7 @@ from tpy_data.engine.requests.responder import DISCARD
 from tpy_data.engine.serving.tenant_copy import LimitedRequest
 from tpy_data.engine.tenancy.metrics import tenant_families
 from tpy_data.engine.tenancy.tenancy import Tenancy
+from tpy_data.schedulers.core.rate_limiter import Supply
 from tpy_data.schedulers.core.tenants import Limit, Tenant, tenants_of
 
 
@@ -92,12 +93,13 @@ async def test_the_file_is_read_again_when_it_changes_and_with_all_others(
 GREEDY_AND_POLITE = '{"tenants": [{"name": "greedy"}, {"name": "polite"}, {"name": "one", "concurrency": 1}]}'
 
 
+@pytest.mark.parametrize("supply", [None, Supply()], ids=["", "rate limiter"])
 @pytest.mark.parametrize("batching", [None, DynamicBatching()], ids=["default", "dynamic"])
 async def test_a_polite_tenant_waits_for_what_executes_only(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, batching: DynamicBatching | None
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, batching: DynamicBatching | None, supply: Supply | None
 ) -> None:
     (tmp_path / "tenants.json").write_text(GREEDY_AND_POLITE)
-    async with rig(latency_ms=10, tenants_file=str(tmp_path / "tenants.json")) as running:
+    async with rig(latency_ms=10, rate_limit=supply, tenants_file=str(tmp_path / "tenants.json")) as running:
         await running.serve(config(max_batch_size=1, dynamic_batching=batching))
         greedy = [RecordingSink() for _ in range(100)]
         for sink in greedy:

@@ -19,6 +19,13 @@ SUITES: dict[str, tuple[str, ...]] = {
     f"{_SCHEDULERS}/core/rate_limiter.py": ("fuzz:rate_limiter", "tests/schedulers", "tests/engine"),
     f"{_SCHEDULERS}/core/deadlines.py": ("fuzz:deadlines", "fuzz:scheduler_default", "tests/schedulers", "tests/engine"),
     f"{_SCHEDULERS}/core/contract.py": ("fuzz:scheduler_default", "fuzz:sequence_direct", "tests/schedulers", "tests/engine"),
+    f"{_SCHEDULERS}/core/fair_*.py": (
+        "fuzz:scheduler_fair_default",
+        "fuzz:scheduler_fair_dynamic",
+        "tests/schedulers/test_fair_cores.py",
+        "tests/engine/test_tenancy.py",
+    ),
+    f"{_SCHEDULERS}/core/tenants.py": ("tests/schedulers/test_fair_cores.py", "tests/engine/test_tenancy.py"),
     f"{_SCHEDULERS}/core/engine_core.py": (
         "fuzz:scheduler_engine",
         "tests/schedulers/test_engine_core.py",
@@ -72,6 +79,12 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/security",
     ),
     "src/tpy/frontends/grpc/": ("tests/frontends/grpc", "tests/conformance/test_grpc.py", "tests/security"),
+    "src/tpy/tenants.py": (
+        "tests/unit/test_tenants_file.py",
+        "tests/frontends/access",
+        "tests/engine",
+        "tests/e2e/test_tenants.py",
+    ),
     "src/tpy/frontends/": ("tests/frontends", "tests/conformance", "tests/security"),
     "src/tpy/regions/": ("tests/conformance/test_shared_memory.py", "tests/e2e/test_shared_memory.py"),
     "src/tpy/remote/": ("tests/remote", "tests/e2e/test_frontend_processes.py"),
