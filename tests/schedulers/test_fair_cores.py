@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tpy.config.model_config import DynamicBatching, ModelConfig, SequenceBatching, StrategyDirect
 from tpy.errors import TooManyRequests
 from tpy.messages import TenantActivity
-from tpy.tenants import OTHER, TenantRules
+from tpy.tenants import OTHER, TenantRules, TenantsConfig
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.generation.core.cost import Cost
 from tpy_data.schedulers.core import make_core
@@ -181,6 +181,24 @@ def test_engines_are_shared_by_tokens() -> None:
     assert (tenants.of("long").tokens, tenants.of("short").tokens) == (1200, 1200)
 
 
+def test_what_an_engine_that_fails_did_not_take_is_not_charged() -> None:
+    tenants = equals("first", "second")
+    core = FairEngineCore(DynamicOptions(), tenants)
+    core.add_instance(0, 0, credit=1)
+    for name in ("first", "second"):
+        ticket = ticket_of(tenants.of(name))
+        ticket.cost = Cost(1, 100)
+        core.submit(ticket, 0)
+    [[given]] = dispatched(core)
+    core.remove_instance(0, 1)
+    core.revoked(0, 1, 1)
+    assert tenants.of("first").waiting == 1
+    core.add_instance(1, 2, credit=2)
+    assert [batch[0].tenant.name for batch in dispatched(core)] == ["first", "second"]
+    core.done(1, 3, (0,))
+    assert (tenants.of("first").tokens, tenants.of("second").tokens, given.tenant.name) == (100, 0, "first")
+
+
 def test_sequence_models_are_not_shared_by_tenants() -> None:
     config = ModelConfig(name="m", sequence_batching=SequenceBatching(direct=StrategyDirect()))
     assert isinstance(make_core(config, tenants=equals("a")), SequenceCore)
@@ -192,11 +210,10 @@ def test_a_tenant_that_comes_back_to_the_file_has_a_line_again() -> None:
     tenants = equals("a", "b")
     core = slow(FairDefaultCore(tenants))
     submit(core, tenants.of("a"), 3)
-    changed = equals("b")
-    tenants.use(changed.config)
+    tenants.use(TenantsConfig(tenants=(TenantRules(name="b"),)))
     assert tenants.of("a").name == OTHER
     submit(core, tenants.of("b"))
-    tenants.use(equals("a", "b").config)
+    tenants.use(TenantsConfig(tenants=(TenantRules(name="a"), TenantRules(name="b"))))
     submit(core, tenants.of("a"))
     assert Counter(serve(core, 5)) == {"a": 4, "b": 1}
 

@@ -122,15 +122,10 @@ class Tenants:
     def __init__(self, config: TenantsConfig) -> None:
         self.other = Tenant(TenantRules(name=OTHER))
         self._known: dict[str, Tenant] = {}
-        self.config = config
-        self.ageing_ns = 0
-        self.weights = 0
-        """The sum of all."""
         self.use(config)
 
     def use(self, config: TenantsConfig) -> None:
         """Go by this file from now on. Requests of a tenant that is not in it any more end as its."""
-        self.config = config
         self.ageing_ns = config.ageing_ns
         known = self._known
         self._known = {}
