@@ -39,7 +39,7 @@ from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.engine.loading.loaded_version import Backends, Loader
 from tpy_data.engine.loading.placing import Machine
 from tpy_data.engine.requests.request_log import RequestLog
-from tpy_data.engine.rollouts.rollouts import Rollouts, read_kept
+from tpy_data.engine.rollouts.when_needed import RolloutsWhenNeeded
 from tpy_data.engine.runtimes.reconciler import Reconciler
 from tpy_data.engine.runtimes.runtime import Shared
 from tpy_data.engine.serving.inference import EngineInference
@@ -103,7 +103,7 @@ class DataPlane:
         metrics: CustomMetrics,
         calls: EngineCalls,
         reconciler: Reconciler,
-        rollouts: Rollouts,
+        rollouts: RolloutsWhenNeeded,
         budget: MemoryBudget | None = None,
         tenancy: Tenancy | None = None,
     ) -> None:
@@ -285,9 +285,9 @@ async def open_data_plane(
     table = ServingTable()
     inference = EngineInference(table, store, clock=clock, model_namespacing=options.model_namespacing)
     calls = EngineCalls(inference, observers)
-    file = options.rollout_file
-    kept = {} if file is None else await trio.to_thread.run_sync(read_kept, file)
-    rollouts = Rollouts(table, partial(_desired, store), clock, file, kept)
+    rollouts = RolloutsWhenNeeded(table, partial(_desired, store), clock)
+    if options.rollout_file is not None:
+        await rollouts.read(options.rollout_file)
     tenancy = None
     if options.tenants_file:
         from tpy_data.engine.tenancy.tenancy import Tenancy  # most servers have no tenants

@@ -1,0 +1,88 @@
+"""The rollouts of a data plane, begun with the first model that has a plan: most servers have none and import nothing for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from tpy.clock import Clock
+from tpy.config.rollout import PARAMETER
+from tpy.errors import NotFound
+from tpy.ids import ModelId
+from tpy.messages import RolloutStatus
+from tpy.telemetry.exposition import MeasuredFamily
+from tpy_data.engine.serving.serving_table import Answering, Served, ServedModel, ServingTable
+
+if TYPE_CHECKING:
+    from tpy_data.engine.rollouts.rollouts import Rollouts
+
+
+class RolloutsWhenNeeded:
+    """See the module. Sets the `turn` of the table. On the Trio thread; `run` is a task of the data plane's nursery."""
+
+    def __init__(self, table: ServingTable, desired: Callable[[ModelId], Collection[int]], clock: Clock) -> None:
+        """`desired` are the versions that a model is to have."""
+        self.on_decision: Callable[[Mapping[str, object]], None] = lambda facts: None
+        """Told of each decision: the model, the versions, the state, why."""
+        self._table = table
+        self._desired = desired
+        self._clock = clock
+        self._begun: Rollouts | None = None
+        self._nursery: trio.Nursery | None = None
+        table.turn = self._turn
+
+    async def read(self, file: Path) -> None:
+        """Begin with what the file of --rollout-file has, and keep there what is decided. Raises Unavailable for one that cannot
+        be read."""
+        from tpy_data.engine.rollouts.rollouts import Rollouts, read_kept  # most servers have none
+
+        self._begin(partial(Rollouts, file=file, kept=await trio.to_thread.run_sync(read_kept, file)))
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            if self._begun is not None:
+                self._nursery.start_soon(self._begun.run)
+            await trio.sleep_forever()
+
+    def status(self, model_name: str) -> RolloutStatus:
+        """As `Rollouts.status`."""
+        return self._get(model_name).status(model_name)
+
+    def promote(self, model_name: str) -> RolloutStatus:
+        """As `Rollouts.promote`."""
+        return self._get(model_name).promote(model_name)
+
+    def roll_back(self, model_name: str) -> RolloutStatus:
+        """As `Rollouts.roll_back`."""
+        return self._get(model_name).roll_back(model_name)
+
+    def families(self) -> list[MeasuredFamily]:
+        """As `Rollouts.families`."""
+        return [] if self._begun is None else self._begun.families()
+
+    def _get(self, model_name: str) -> Rollouts:
+        if self._begun is None:
+            raise NotFound(f"no version of model '{model_name}' is rolled out")
+        return self._begun
+
+    def _turn(self, model: ModelId, served: ServedModel) -> tuple[Served, Answering] | None:
+        if served.newest is None or not served.newest.served_copy.config.parameter(PARAMETER, ""):
+            return None
+        from tpy_data.engine.rollouts.rollouts import Rollouts  # most servers have none
+
+        return self._begin(Rollouts).turn(model, served)
+
+    def _tell(self, facts: Mapping[str, object]) -> None:
+        self.on_decision(facts)
+
+    def _begin(self, make: Callable[..., Rollouts]) -> Rollouts:
+        self._begun = rollouts = make(self._table, self._desired, self._clock)
+        rollouts.on_decision = self._tell
+        if self._nursery is not None:
+            self._nursery.start_soon(rollouts.run)
+        return rollouts
