@@ -1,4 +1,4 @@
-"""The rollouts of a data plane, begun with the first model that has a plan: most servers have none and import nothing for them."""
+"""The rollouts of a data plane, begun with the first model that has a plan: a server without one imports nothing for them."""
 
 from __future__ import annotations
 
