@@ -43,12 +43,14 @@ class Copy:
 
     def __init__(self) -> None:
         self.sinks: list[ResponseSink] = []
+        self.requests: list[InferenceRequest] = []
         self.refuses = False
 
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> EngineHandle:
         if self.refuses:
             raise Unavailable("full")
         self.sinks.append(sink)
+        self.requests.append(request)
         return cast(EngineHandle, Handle(self, sink))
 
     def answer(self, value: float = 1.0, error: TpyError | None = None, place: int = 0) -> None:
@@ -99,6 +101,7 @@ async def test_the_client_gets_the_old_answer_and_both_are_compared(rig: Rig) ->
     await settle(rig, 2)
     assert rig.differences == ["output 'Y' [0] is 2.0, was 1.0", ""]
     assert rig.ended == ([None, None], [None, None])
+    assert [each.is_call for each in (*rig.old.requests, *rig.new.requests)] == [False, False, True, True]
 
 
 async def test_errors_are_not_compared(rig: Rig) -> None:
