@@ -27,7 +27,7 @@ from tpy.frontends.http import HttpOptions
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.serving import create_port
-from tpy.frontends.transport import Ends
+from tpy.frontends.transport import BoundAddress, Ends
 from tpy.messages import LogSettings
 from tpy.regions import RegionRegistry
 from tpy.services import Services
@@ -230,7 +230,7 @@ class World:
 
     async def _serve_grpc(self, wire: ServerWire) -> None:
         try:
-            await run_connection(self._grpc, wire, "simulated")
+            await run_connection(self._grpc, wire, Ends(BoundAddress(host="simulated", port=1)))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.journal.note("gone")
         finally:
