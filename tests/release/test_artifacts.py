@@ -6,6 +6,7 @@ import email
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -107,7 +108,7 @@ def test_the_wheels_serve_on_every_python_that_is_here(dist: Path, tmp_path: Pat
         "-q",
         "--disable-pip-version-check",
         "--only-binary=:all:",
-        str(wheel(dist, "-manylinux*")),
+        str(wheel(dist, f"-manylinux*{platform.machine()}")),
     ]
     subprocess.run(pip, check=True)
     ModelFolder(home / "models", "twice").config(CONFIG).python(MODEL)
