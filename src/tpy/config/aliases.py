@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -22,26 +22,23 @@ _Version = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 _DECODER: Final = msgspec.json.Decoder(dict[_Name, _Version])
 
 
-def split_alias(name: str) -> tuple[str, str] | None:
-    """The model and the alias that a name of a request may be made of; None: it is the name of a model."""
-    model, at, alias = name.rpartition(_SEPARATOR)
-    return (model, alias) if at and model and alias else None
-
-
 def aliases(config: ModelConfig) -> Mapping[str, int] | None:
     """The versions of a model by alias; None: the parameter says something else, and may be the model's own."""
     text = config.parameter(PARAMETER, "")
     return _read(text) if text else {}
 
 
-def aliased_version(config: ModelConfig, alias: str) -> int | None:
-    """The version of this alias; None for a model without any. Raises NotFound for one that it does not have."""
-    known = aliases(config)
+def aliased(name: str, config_of: Callable[[str], ModelConfig | None]) -> tuple[str, int] | None:
+    """The model and version that MODEL@ALIAS stands for; None for another name, or a model without aliases. `config_of` gives the
+    configuration of a model that is served. Raises NotFound for an alias that the model does not have."""
+    model, _, alias = name.rpartition(_SEPARATOR)
+    config = config_of(model) if model and alias else None
+    known = None if config is None else aliases(config)
     if not known:
         return None
     if alias not in known:
-        raise NotFound(f"model '{config.name}' has no alias '{alias}', it has {', '.join(sorted(known))}")
-    return known[alias]
+        raise NotFound(f"model '{model}' has no alias '{alias}', it has {', '.join(sorted(known))}")
+    return model, known[alias]
 
 
 @functools.lru_cache(maxsize=256)

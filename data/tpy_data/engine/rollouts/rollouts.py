@@ -103,6 +103,8 @@ class Rollouts:
     async def run(self) -> None:
         """Look at what is due, compare answers, and keep what was decided. Runs until cancelled."""
         async with trio.open_nursery() as self._nursery:
+            if self._shadows is not None:
+                self._nursery.start_soon(self._shadows.run)
             await self._look()
 
     async def _look(self) -> None:
@@ -240,9 +242,9 @@ class Rollouts:
         if self._shadows is None:
             from tpy_data.engine.rollouts.shadow import Shadows  # most servers have none
 
-            assert self._nursery is not None
             self._shadows = Shadows()
-            self._nursery.start_soon(self._shadows.run)
+            if self._nursery is not None:
+                self._nursery.start_soon(self._shadows.run)
         return self._shadows
 
     def _noticer(self, model: ModelId, known: _Model) -> Callable[[Decision], None]:

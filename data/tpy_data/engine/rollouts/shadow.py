@@ -17,6 +17,7 @@ from tpy.messages import InferenceRequest, InferenceResponse, Tensor
 from tpy.messages.tensors import held_bytes
 from tpy.services import ResponseSink
 from tpy_data.engine.requests.handle import EngineHandle
+from tpy_data.engine.requests.observed_request import RelayedRequest
 from tpy_data.engine.serving.served_copy import ServedCopy
 
 Ended = Callable[[TpyError | None], None]
@@ -91,62 +92,69 @@ class Shadows:
         them, and `compared` with the difference if both have answered."""
         old, new = versions
         comparison = Comparison(shadow, compared, self._over)
+        copied = CopiedRequest(sink, comparison, ended[0])
         try:
-            handle = old.submit(request, _Part(comparison, 0, ended[0], sink))
+            copied.begun(old.submit(request, copied))
         except TpyError as refusal:
             ended[0](refusal)
             raise
         self._open += 1
         try:  # it counts in no limit of its tenant again, and nobody observes it
-            new.submit(msgspec.structs.replace(request, record=None, is_call=True), _Part(comparison, 1, ended[1], None))
+            new.submit(msgspec.structs.replace(request, record=None, is_call=True), _Copy(comparison, ended[1]))
         except TpyError as refusal:
             ended[1](refusal)
             comparison.ended(1, None)
-        return CopiedRequest(handle, comparison)
+        return copied
 
     def _over(self, comparison: Comparison) -> None:
         self._answered.append(comparison)
         self._woken.set()
 
 
-class CopiedRequest:
-    """The handle of a request that both versions have. See EngineHandle: it is that of the old version."""
+class CopiedRequest(RelayedRequest):
+    """The request that the client has, to the old version."""
 
-    __slots__ = ("_comparison", "_handle", "pause", "recall", "resume", "times", "waiting")
+    __slots__ = ("_comparison", "_ended", "_is_over")
 
-    def __init__(self, handle: EngineHandle, comparison: Comparison) -> None:
-        self._handle = handle
+    def __init__(self, sink: ResponseSink, comparison: Comparison, ended: Ended) -> None:
+        super().__init__(sink)
         self._comparison = comparison
-        self.pause = handle.pause
-        self.resume = handle.resume
-        self.waiting = handle.waiting
-        self.recall = handle.recall
-        self.times = handle.times
+        self._ended = ended
+        self._is_over = False
+
+    def begun(self, handle: EngineHandle) -> None:
+        """It was submitted, unless it is answered already."""
+        if not self._is_over:
+            self.handle = handle
+
+    def deliver(self, response: InferenceResponse) -> None:
+        """See ResponseSink."""
+        if response.final:
+            self._is_over = True
+            self._ended(response.error)
+            self._comparison.ended(0, response)
+        super().deliver(response)
 
     def cancel(self) -> None:
         """As `RequestHandle.cancel`: the answer of the new version is compared with nothing."""
-        self._handle.cancel()
+        super().cancel()
         self._comparison.ended(0, None)
 
 
-class _Part:
-    """Takes the responses of one version, and passes them on to the client's `sink` if that is to have them."""
+class _Copy:
+    """Takes the answer of the new version, which nobody else gets."""
 
-    __slots__ = ("_comparison", "_ended", "_number", "_sink")
+    __slots__ = ("_comparison", "_ended")
 
-    def __init__(self, comparison: Comparison, number: int, ended: Ended, sink: ResponseSink | None) -> None:
+    def __init__(self, comparison: Comparison, ended: Ended) -> None:
         self._comparison = comparison
-        self._number = number
         self._ended = ended
-        self._sink = sink
 
     def deliver(self, response: InferenceResponse) -> None:
         """See ResponseSink."""
         if response.final:
             self._ended(response.error)
-            self._comparison.ended(self._number, response)
-        if self._sink is not None:
-            self._sink.deliver(response)
+            self._comparison.ended(1, response)
 
 
 def _is_small(tensors: Sequence[Tensor]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tpy.clock import Clock
 from tpy.config import ModelConfig
-from tpy.config.aliases import aliased_version, split_alias
+from tpy.config.aliases import aliased
 from tpy.config_forms import ConfigForms
 from tpy.echo import echo
 from tpy.errors import AmbiguousName, InvalidArgument, NotFound, ServerNotReady, TpyError, Unavailable
@@ -43,19 +43,20 @@ class EngineInference:
             found = model.resolved.get(version)
             if found is not None:
                 return found
-        if (aliased := self.of_alias(model_name, version)) is not None:
-            return self.resolve(*aliased)
+        if (found_as := self.of_alias(model_name, version)) is not None:
+            return self.resolve(*found_as)
         return self._resolve_for_sequences(model_name, version)
 
     def of_alias(self, model_name: str, version: int | None) -> tuple[str, int] | None:
         """The model and version that MODEL@ALIAS stands for; None: it is the name of a model. Raises NotFound for an alias that
         the model does not have."""
-        found = split_alias(model_name) if version is None and model_name not in self._table.by_name else None
-        model = None if found is None else self._table.by_name.get(found[0])
-        if found is None or model is None or model.newest is None:
+        if version is not None or model_name in self._table.by_name:
             return None
-        of = aliased_version(model.newest.served_copy.config, found[1])
-        return None if of is None else (found[0], of)
+        return aliased(model_name, self._config_of)
+
+    def _config_of(self, model_name: str) -> ModelConfig | None:
+        model = self._table.by_name.get(model_name)
+        return None if model is None or model.newest is None else model.newest.served_copy.config
 
     def refuse_everything(self) -> None:
         """Answer everything with "Server not ready" from now on."""
@@ -78,8 +79,8 @@ class EngineInference:
         """As `InferenceService.ready_versions`."""
         model = self._table.by_name.get(model_name)
         if model is None:
-            if (aliased := self.of_alias(model_name, None)) is not None:
-                return tuple(each for each in self.ready_versions(aliased[0]) if each == aliased[1])
+            if (found_as := self.of_alias(model_name, None)) is not None:
+                return tuple(each for each in self.ready_versions(found_as[0]) if each == found_as[1])
             self._require_known(model_name)
             return ()
         return tuple(number for number, served in model.versions.items() if served.ready)
@@ -109,8 +110,8 @@ class EngineInference:
             served = model.newest if version is None else model.versions.get(version)
             if served is not None and served.accepts:
                 return served
-        elif (aliased := self.of_alias(model_name, version)) is not None:
-            return self._find(*aliased)
+        elif (found_as := self.of_alias(model_name, version)) is not None:
+            return self._find(*found_as)
         error = self._why_not(model_name, version)
         if model is not None:  # switched in, while its instances are started again
             served = model.versions.get(max(model.versions) if version is None else version)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tpy.config import ModelConfig
-from tpy.config.aliases import aliased_version, split_alias
+from tpy.config.aliases import aliased
 from tpy.config_forms import ConfigForms
 from tpy.errors import ERROR_OF_CODE, ErrorCode, TpyError
 from tpy.messages import LogSettings, ModelDescription, RegionFacts, ServerMetadata
@@ -127,8 +127,8 @@ class Replica:
         """As InferenceService.resolve."""
         entry = self._models.get(model_name)
         if entry is None:
-            if (aliased := self._of_alias(model_name, version)) is not None:
-                return self.resolve(*aliased)
+            if (found_as := self._of_alias(model_name, version)) is not None:
+                return self.resolve(*found_as)
             raise self.server.unknown.error(model_name, version)
         found = entry.newest if version is None else entry.versions.get(version, entry.other)
         if isinstance(found, RemoteError):
@@ -137,12 +137,11 @@ class Replica:
 
     def _of_alias(self, model_name: str, version: int | None) -> tuple[str, int] | None:
         """As EngineInference's."""
-        found = split_alias(model_name) if version is None else None
-        entry = None if found is None else self._models.get(found[0])
-        if found is None or entry is None or isinstance(entry.newest, RemoteError) or entry.newest.config is None:
-            return None
-        of = aliased_version(entry.newest.config, found[1])
-        return None if of is None else (found[0], of)
+        return None if version is not None else aliased(model_name, self._config_of)
+
+    def _config_of(self, model_name: str) -> ModelConfig | None:
+        entry = self._models.get(model_name)
+        return None if entry is None or isinstance(entry.newest, RemoteError) else entry.newest.config
 
     def config_forms(self, model_name: str, version: int | None) -> ConfigForms:
         """As InferenceService.config_forms."""
@@ -158,8 +157,8 @@ class Replica:
         """As InferenceService.ready_versions."""
         entry = self._models.get(model_name)
         if entry is None:
-            if (aliased := self._of_alias(model_name, None)) is not None:
-                return tuple(each for each in self.ready_versions(aliased[0]) if each == aliased[1])
+            if (found_as := self._of_alias(model_name, None)) is not None:
+                return tuple(each for each in self.ready_versions(found_as[0]) if each == found_as[1])
             raise self.server.unknown.error(model_name, None)
         if entry.ready_versions is None:
             raise (entry.not_known or self.server.unknown).error(model_name, None)

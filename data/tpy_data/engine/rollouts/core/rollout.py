@@ -113,17 +113,10 @@ class RolloutCore:
             return None
         counts = self.counts[arm]
         counts.count(failed=failed, latency_ns=latency_ns)
-        most = self.plan.max_error_percent
-        if arm is not Arm.NEW or not failed or most is None:
+        if arm is not Arm.NEW or not failed:
             return None
-        # What has failed is too much of all that the gate asks for, however good the rest of them will be.
-        of = max(counts.ended, self.plan.min_requests)
-        if counts.failed * 100 <= most * of:
-            return None
-        share = 100 * counts.failed / counts.ended
-        return self.roll_back(
-            f"{counts.failed} of {counts.ended} requests failed ({share:.3g} %), more than {most:g} % of {of} may"
-        )
+        reason = self._too_many(counts.failed, counts.ended, "requests failed", self.plan.max_error_percent)
+        return self.roll_back(reason) if reason else None
 
     def answers_compared(self, difference: str) -> Decision | None:
         """Both versions have answered a copied request; `difference` is the first one, "" for none. The decision, if that makes
@@ -133,15 +126,10 @@ class RolloutCore:
             return None
         self.compared += 1
         self.differed += bool(difference)
-        most = shadow.max_disagreement_percent
-        of = max(self.compared, self.plan.min_requests)
-        if not difference or most is None or self.differed * 100 <= most * of:
+        if not difference:
             return None
-        share = 100 * self.differed / self.compared
-        return self.roll_back(
-            f"{self.differed} of {self.compared} answers differ ({share:.3g} %), more than {most:g} % of {of} may; "
-            f"the last one: {difference}"
-        )
+        reason = self._too_many(self.differed, self.compared, "answers differ", shadow.max_disagreement_percent)
+        return self.roll_back(f"{reason}; the last one: {difference}") if reason else None
 
     def tick(self, now_ns: int) -> Decision | None:
         """The decision that is due at this time."""
@@ -169,8 +157,16 @@ class RolloutCore:
         """The old version gets everything."""
         return self._end(RolloutState.ROLLED_BACK, reason)
 
+    def _too_many(self, bad: int, seen: int, what: str, most: float | None) -> str:
+        """The reason to roll back if `bad` of `seen` are more than `most` percent; "" if not. They are too many of all that the
+        gate asks for, however good the rest will be."""
+        of = max(seen, self.plan.min_requests)
+        if most is None or bad * 100 <= most * of:
+            return ""
+        return f"{bad} of {seen} {what} ({100 * bad / seen:.3g} %), more than {most:g} % of {of} may"
+
     def _owe(self, percent: float) -> bool:
-        """Returns whether it is the turn of this request, of which so many percent have one."""
+        """Returns whether it is this request's turn, if that comes to `percent` of all requests."""
         self._owed += percent
         if self._owed < 100:
             return False
