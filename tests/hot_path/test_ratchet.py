@@ -79,7 +79,7 @@ class Traced:
         """The calls of several warm requests."""
         for _ in range(30):
             ask()
-        return [self._record(ask) for _ in range(24)]
+        return [self._record(ask) for _ in range(8)]
 
     def _record(self, ask: Callable[[], None]) -> Calls:
         begun = self._target.with_suffix(".begun")
