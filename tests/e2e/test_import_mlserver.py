@@ -7,7 +7,7 @@ import json
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ def write(folder: Path, files: Mapping[str, str], **settings: Any) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    assert find_spec("mlserver") is None, "MLServer is installed"
+    assert not list(distributions(name="mlserver")), "MLServer is installed"
     home = tmp_path_factory.mktemp("mlserver")
     source = home / "source"
     write(

@@ -64,13 +64,21 @@ def measure(server: ServerProcess) -> Holding:
     return Holding(
         resident_bytes=resident_bytes(server.process.pid),
         workers_bytes=sum(resident_bytes(child) for child in children),
-        threads=sum(not comm.read_text().startswith("Trio thread ") for comm in process.glob("task/*/comm")),
+        threads=sum(not _name(task).startswith("Trio thread ") for task in process.glob("task/*")),
         descriptors=server.open_files().total(),
         timers=server.timers(),
         segments=sum("/dev/shm/" in line or "/memfd:" in line for line in maps),
         shm_files=len(os.listdir(shm)) if os.stat(shm).st_dev != os.stat("/dev/shm").st_dev else 0,
         children=len(children),
     )
+
+
+def _name(task: Path) -> str:
+    """That of a thread; one that has just ended counts as Trio's, which come and go."""
+    try:
+        return (task / "comm").read_text()
+    except OSError:
+        return "Trio thread "
 
 
 def resident_bytes(pid: int) -> int:

@@ -447,9 +447,10 @@ class Http2Server:
         self._events.append(StreamEnded(stream_id=stream.id, code=code, by_peer=False))
 
     def _spend_idle_frame(self, what: str) -> None:
+        if self._idle_frames.spend(self._now_ns):
+            return
         earned = self._out.frames_sent - self._earned_at
-        if earned:
-            self._earned_at += earned
-            self._idle_frames.refund(earned * limits.GRPC_IDLE_FRAMES_PER_ANSWER_FRAME)
+        self._earned_at += earned
+        self._idle_frames.refund(earned * limits.GRPC_IDLE_FRAMES_PER_ANSWER_FRAME)
         if not self._idle_frames.spend(self._now_ns):
             raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, f"too many {what} that carry nothing")
