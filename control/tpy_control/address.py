@@ -69,7 +69,7 @@ def parse_address(text: str) -> RepositoryAddress:
         known = ", ".join(f"{one.value}://" for one in Provider)
         hint = ""
         if scheme in ("http", "https"):
-            hint = f"; a server of S3's protocol is s3://{scheme}://HOST:PORT/BUCKET/PATH; archives are not taken: unpack them"
+            hint = f"; an S3 server is s3://{scheme}://HOST:PORT/BUCKET/PATH; archives are not supported: unpack them"
         raise InvalidArgument(
             f"--model-repository {echo(text)}: expected a folder, or an address that begins with {known}{hint}"
         ) from None

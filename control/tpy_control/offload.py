@@ -1,5 +1,5 @@
-"""Work of the control plane in threads, few at a time: each of those that compute makes the server's loop wait for the
-interpreter, and forty that read configurations held up health checks by 100 ms.
+"""Work of the control plane in threads, few at a time: a thread that computes makes the server's loop wait for the interpreter,
+and forty threads that read configurations held up health checks by 100 ms.
 
 `Offload` is the seam for work that takes milliseconds of CPU: in a thread, or, in simulation, at once.
 

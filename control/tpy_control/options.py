@@ -28,10 +28,10 @@ class Readiness(enum.Enum):
     """--readiness: which models a strict server waits for."""
 
     SERVING = "serving"
-    """Those that load at the start, and those that have served. One that came later and cannot be loaded takes no host that
-    serves out of its load balancer."""
+    """Models that load at the start, and models that have served. A later model that cannot be loaded does not take a serving
+    host out of its load balancer."""
     ALL_MODELS = "all-models"
-    """All that are known, those whose files cannot be used, too."""
+    """All known models, even if their files cannot be used."""
 
 
 class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
     long, so that a half-copied model is not loaded. `hold_losses`: in poll mode, models of a repository that loses most of
     them at once are served on until the second poll afterwards.
     `scratch_directory`: where the directories of `file:` overrides are made;
-    None is the system's place for temporary files. `require_repositories` false: when a repository cannot be read at the start,
+    None: the system's directory for temporary files. `require_repositories` false: when a repository cannot be read at the start,
     the control plane runs all the same, and the server is neither live nor ready. `cloud` is for repositories in
     the cloud. `agent_command` runs repository agents: the command of their process, and last their folder;
     () runs none but `checksum`. `agent_timeout_s` is the time that each has for an action.

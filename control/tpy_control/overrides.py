@@ -1,6 +1,6 @@
 """Model directories made of the `file:` parameters of load calls.
 
-Each lives in a folder of its own under one scratch directory, as `<number>/<model name>/<version>/<file>`, from the load call
+Each has its own folder under one scratch directory, as `<number>/<model name>/<version>/<file>`, from the load call
 until nothing desired and nothing loaded uses it.
 """
 

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 ALL_MODELS = ("*",)
 
 _LOSS_POLLS = 2
-"""So many intervals of polls confirm the loss of most models of a repository."""
+"""Poll intervals that confirm the loss of most models of a repository."""
 
 _POLL_BATCH = 50
 """Models polled by one call of a thread: the hand-over costs more than the poll of one model."""
@@ -140,8 +140,8 @@ class Plane:
             self.use(candidate, why="startup")
 
     async def take_components(self, candidate: Candidate, *, why: str) -> list[ModelId]:
-        """Desire the components of an ensemble, at any depth, as they are on disk now. Returns those that are there, deepest
-        first. A missing or refused one is reported by the ensemble, which cannot be served without it."""
+        """Desire the components of an ensemble, at any depth, as they are on disk now. Returns the ones found, deepest first.
+        A missing or refused one is reported by the ensemble, which cannot be served without it."""
         taken: dict[ModelId, None] = {}
         waiting = list(candidate.components)
         seen = {candidate.id.name}
@@ -346,7 +346,7 @@ class Plane:
         return held
 
     def _warn_unreadable(self, error: Unavailable) -> None:
-        _log.warning("model repository cannot be read, served models go on: %(reason)s", {"reason": error.message})
+        _log.warning("model repository cannot be read; served models stay loaded: %(reason)s", {"reason": error.message})
 
     async def _poll_models(
         self, groups: Mapping[ModelId, tuple[ModelLocation, ...]], now_ns: int, ensembles: list[Candidate]
@@ -413,13 +413,13 @@ _LOSS_LINES = {
     LossEvent.BEGUN: (
         logging.WARNING,
         (
-            "%(lost)s of %(known)s models are gone from '%(repository)s' at once: they are served until the second poll from "
-            "now, if they stay away; SIGHUP unloads them now (--repository-hold-losses)"
+            "%(lost)s of %(known)s models disappeared from '%(repository)s' at once: they are unloaded at the second poll from "
+            "now unless they come back; SIGHUP unloads them now (--repository-hold-losses)"
         ),
     ),
     LossEvent.CONFIRMED: (
         logging.WARNING,
-        "the models that were gone from '%(repository)s' stayed away and are unloaded; %(left)s are left",
+        "the models that disappeared from '%(repository)s' did not come back and are unloaded; %(left)s are left",
     ),
     LossEvent.OVER: (logging.INFO, "'%(repository)s' has %(left)s models again"),
 }

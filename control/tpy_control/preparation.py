@@ -80,7 +80,7 @@ class Preparation:
             config_name = scan.config_path.removeprefix(f"{CONFIGS_FOLDER}/").removesuffix(".pbtxt")
             found = await source.scan(location, config_name=config_name if scan.config_path != CONFIG_FILENAME else "")
             if found is None:
-                text = f"the folder {location.repository}/{location.name}, which a repository agent put in place, is not there"
+                text = f"the folder {location.repository}/{location.name}, set by a repository agent, does not exist"
                 return Refused(id=model, kind=RefusalKind.POLL, message=text)
             scan = msgspec.structs.replace(found, has_given_name=scan.has_given_name)
         return await self._interpret(scan, model, override)

@@ -95,7 +95,7 @@ async def run_control_plane(
 
 
 def _agent_command(command: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """The command of an agent's process. Raises InvalidArgument where none is run."""
+    """The command of an agent's process. Raises InvalidArgument if no agents are run."""
     if not command:
         raise InvalidArgument(f"unable to find repository agent '{name}'; expected '{CHECKSUM_AGENT}'")
     return (*command[:-1], name, command[-1])
@@ -115,6 +115,6 @@ def require_sound(options: ControlOptions) -> None:
     if options.load_models and options.mode is not ControlMode.EXPLICIT:
         raise InvalidArgument("--load-model needs --model-control-mode=explicit")
     if "*" in options.load_models and options.load_models != ALL_MODELS:
-        raise InvalidArgument("--load-model=* loads all models; it cannot stand beside names")
+        raise InvalidArgument("--load-model=* loads all models and cannot be combined with names")
     if options.mode is ControlMode.POLL and options.poll_interval_ns <= 0:
         raise InvalidArgument("--repository-poll-secs must be greater than 0 in mode poll")

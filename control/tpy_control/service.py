@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 _NOT_EXPLICIT_TEXT = "explicit model load / unload is not allowed if polling is enabled"
 
-_STOPPING_TEXT = "Server is stopping, models are neither loaded nor unloaded any more"
+_STOPPING_TEXT = "Server is stopping, models are no longer loaded or unloaded"
 
 
 _Outcome = tuple[Candidate | Refused, Sequence[ModelId]]
@@ -210,7 +210,7 @@ class ControlPlane:
     async def _prepare_files(self, request: LoadRequest, locations: Sequence[ModelLocation]) -> _Outcome:
         name = request.model_name
         if request.config_json is None:
-            text = "files are given without a configuration; expected the parameter 'config' beside them"
+            text = "files need a configuration; expected the parameter 'config', too"
             raise InvalidArgument(f"failed to load '{name}', failed to poll from model repository: {text}")
         model = self._wanted_id(name, locations)
         async with self._plane.overrides.create(name, request.files) as repository:
@@ -221,8 +221,8 @@ class ControlPlane:
             return (self._plane.missing(model), ()) if prepared is None else await self._used(prepared)
 
     async def _used(self, prepared: Prepared) -> _Outcome:
-        """Desire a candidate, while its files are there. The components of an ensemble come first: it waits for those that are
-        desired, and reports what is wrong with the others."""
+        """Desire a candidate, while its files are there. The components of an ensemble come first: it waits for the desired ones,
+        and reports what is wrong with the others."""
         components: Sequence[ModelId] = ()
         if isinstance(prepared.outcome, Candidate):
             if prepared.outcome.components:

@@ -79,7 +79,7 @@ DEVIATIONS: dict[str, Deviation] = {
     ),
     # Bad parameters of a load call are the caller's fault, and say what is wrong.
     "load with unknown parameter": Deviation(400, r"unexpected error on creating Triton parameter"),
-    "load with file but no config": Deviation(400, POLL + r"files are given without a configuration; .*"),
+    "load with file but no config": Deviation(400, POLL + r"files need a configuration; .*"),
     "load with broken config override": Deviation(400, POLL + r"Invalid config override: not JSON: .*"),
     "load with unknown field in config override": Deviation(400, POLL + r"Invalid config override: nosuch: Cannot find field\."),
     # Triton 2.51 counts inputs and does not look at which; it runs the model without its required input.

@@ -41,8 +41,7 @@ OURS: dict[str, Any] = {
     "caller load_files_without_config": {
         "raised": "TritonModelException",
         "text": "Failed to load model: Failed to process the request for model 'caller_0_0', message: failed to load 'made', "
-        "failed to poll from model repository: files are given without a configuration; expected the parameter 'config' beside "
-        "them",
+        "failed to poll from model repository: files need a configuration; expected the parameter 'config', too",
     },
     # The recorded version hangs when a coroutine iterates over responses.
     "acaller adecoupled": [_WORDS["a"], _WORDS["b"], _END],

@@ -62,8 +62,8 @@ def test_addresses_without_a_bucket(text: str) -> None:
     ("text", "expected"),
     [
         ("hf://owner/model", "expected a folder, or an address that begins with s3://, gs://, as://, oss://$"),
-        ("https://host/models.tar.gz", r"s3://https://HOST:PORT/BUCKET/PATH; archives are not taken: unpack them$"),
-        ("http://localhost:9000/bucket", r"a server of S3's protocol is s3://http://HOST:PORT/BUCKET/PATH"),
+        ("https://host/models.tar.gz", r"s3://https://HOST:PORT/BUCKET/PATH; archives are not supported: unpack them$"),
+        ("http://localhost:9000/bucket", r"an S3 server is s3://http://HOST:PORT/BUCKET/PATH"),
     ],
 )
 def test_addresses_that_are_not_taken(text: str, expected: str) -> None:
@@ -95,7 +95,7 @@ def test_keys_that_are_no_paths(path: str) -> None:
 
 
 def test_an_object_and_a_folder_of_one_name() -> None:
-    assert "is an object and a folder of others" in listing_of([one("a"), one("a/b")]).error
+    assert "is both an object and a folder" in listing_of([one("a"), one("a/b")]).error
 
 
 def test_files_and_folders_of_a_model_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

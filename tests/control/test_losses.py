@@ -91,10 +91,10 @@ async def test_an_emptied_repository_is_held_for_two_polls(
         await trio.sleep(20)
         assert names(world) == ["a", "b", "c", "z"], "one poll has confirmed it"
         assert held(control) == {locations[0].repository: 3, other.repository: 0}
-        assert caplog.text.count("3 of 3 models are gone from") == 1
+        assert caplog.text.count("3 of 3 models disappeared from") == 1
         await trio.sleep(30)
         assert names(world) == ["z"]
-        assert "stayed away and are unloaded; 0 are left" in caplog.text
+        assert "did not come back and are unloaded; 0 are left" in caplog.text
         assert held(control) == {locations[0].repository: 0, other.repository: 0}
 
 

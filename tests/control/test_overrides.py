@@ -102,7 +102,7 @@ async def test_files_cannot_leave_the_model(world: World, tmp_path: Path, path: 
 
 async def test_files_that_cannot_be_used(world: World, tmp_path: Path) -> None:
     async with world.running(scratch_directory=tmp_path) as control:
-        with pytest.raises(InvalidArgument, match="expected the parameter 'config' beside them"):
+        with pytest.raises(InvalidArgument, match="expected the parameter 'config', too"):
             await control.load(load("m", files={"1/model.bin": b"x"}))
         with pytest.raises(InvalidArgument, match="needs a folder '1', which is a file in the same override"):
             await control.load(load("m", config_json=CONFIG_JSON, files={"1": b"", "1/model.bin": b"x"}))

@@ -68,7 +68,7 @@ def test_fifty_models_in_mode_poll_then_without_the_cloud(s3: S3Server, proxy: F
 
         # The cloud goes away, and comes back.
         proxy.fault = refuse(503, "SlowDown")
-        server.wait_log("served models go on: .*503 SlowDown")
+        server.wait_log("served models stay loaded: .*503 SlowDown")
         assert metric(server, "tpy_repository_reachable") == 0
         disk.file("1/touched", "changes on a disk are followed meanwhile")
         ModelFolder(tmp_path / "disk", "later").identity()
@@ -76,9 +76,9 @@ def test_fifty_models_in_mode_poll_then_without_the_cloud(s3: S3Server, proxy: F
         assert ready(server) == {*names, "local", "later"}
         proxy.fault = None
         server.wait_log("can be read again")
-        assert server.log.count("served models go on") == 1
+        assert server.log.count("served models stay loaded") == 1
         proxy.fault = refuse(400, "ExpiredToken")
-        server.wait_log("served models go on: .*400 ExpiredToken: the session token has expired: .* restart the server")
+        server.wait_log("served models stay loaded: .*400 ExpiredToken: the session token has expired: .* restart the server")
         assert ready(server) == {*names, "local", "later"}
     assert not any(secret in server.log for secret in SECRETS)
 
@@ -137,7 +137,7 @@ def test_a_load_whose_new_object_does_not_come_fails_and_the_old_one_is_served(
 
         for fault in (cut, cut_listing, refuse(403, "AccessDenied"), refuse(503, "SlowDown")):
             proxy.fault = fault
-            with pytest.raises(InferenceServerException, match="what was loaded before is served on"):
+            with pytest.raises(InferenceServerException, match="previously loaded versions stay in service"):
                 client.load_model("m")
             assert scaled(client, "m") == 2
             assert client.is_model_ready("m")

@@ -100,7 +100,7 @@ def _tamper(answer: Answer) -> None:
     [
         (_cut, "^$"),  # as if the cloud were away: the copy stands
         (_short, "truncated|ended the connection"),
-        (_tamper, "the MD5 of what came is [0-9a-f]{32}, that of the object [0-9a-f]{32}"),
+        (_tamper, "the MD5 of the download is [0-9a-f]{32}, that of the object [0-9a-f]{32}"),
     ],
 )
 async def test_an_object_that_is_not_the_one_in_the_bucket_is_never_used(
@@ -295,10 +295,10 @@ async def test_a_name_of_a_model_that_is_no_path(
         assert not (await scan_of(source)).error
         s3.delete(f"{prefix}/m/")
         assert await source.fingerprints(await source.list_models()) == [None]
-    assert caplog.text.count("new models are not seen") == 1
-    assert "is no path of a file" in caplog.text
+    assert caplog.text.count("new models are not detected") == 1
+    assert "is not a file path" in caplog.text
     async with opened(proxy.host, prefix, tmp_path / "2") as source:
-        with pytest.raises(Unavailable, match="is no path of a file"):
+        with pytest.raises(Unavailable, match="is not a file path"):
             await source.list_models()
 
 
@@ -336,7 +336,7 @@ async def test_an_answer_that_is_no_listing_removes_no_model(
         assert await source.list_models() == [], "but it is believed when the objects are gone"
     proxy.fault = answering(b"{}")
     async with opened(proxy.host, prefix, tmp_path / "2") as source:
-        with pytest.raises(Unavailable, match="the answer of the endpoint is no listing: check"):
+        with pytest.raises(Unavailable, match="the endpoint did not answer with a listing: check"):
             await source.list_models()
 
 
@@ -385,7 +385,9 @@ async def test_tls_with_an_authority_of_ones_own(
     with FaultyProxy(s3.host, context) as proxy:
         host = f"https://{proxy.host}"
         async with opened(host, prefix, tmp_path, start_ns=5 * NS_PER_S) as source:
-            with pytest.raises(Unavailable, match=r"TLS with https://.* failed: .* SSL_CERT_FILE names that of an authority"):
+            with pytest.raises(
+                Unavailable, match=r"TLS with https://.* failed: .* set SSL_CERT_FILE to trust your own authority"
+            ):
                 await source.list_models()
         monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "ca.pem"))
         async with opened(host, prefix, tmp_path) as source:
@@ -440,7 +442,7 @@ async def test_the_log_tells_the_latest_cause_once(
         await source.list_models()
         proxy.fault = refuse(403, "ExpiredToken")
         await source.list_models()
-    told = [record.getMessage() for record in caplog.records if "served models go on" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "served models stay loaded" in record.getMessage()]
     assert [re.findall("AccessDenied|ExpiredToken", line) for line in told] == [
         ["AccessDenied"],
         ["ExpiredToken"],

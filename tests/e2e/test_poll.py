@@ -152,7 +152,7 @@ def test_an_emptied_repository_serves_on_until_it_is_meant(repository: Path, tmp
     with ServerProcess(*flags, repositories=[repository]) as server, InferenceServerClient(server.http) as client:
         for name in "abc":
             shutil.move(repository / name, tmp_path / name)
-        server.wait_log(r"models are gone from '[^']+' at once: they are served until the second poll from now")
+        server.wait_log(r"models disappeared from '[^']+' at once: they are unloaded at the second poll from now")
         assert client.is_model_ready("a")
         with urllib.request.urlopen(f"http://{server.metrics}/metrics") as page:
             assert f'tpy_repository_held_models{{repository="{repository}"}} 3' in page.read().decode()

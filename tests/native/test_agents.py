@@ -166,7 +166,7 @@ async def test_each_agent_of_a_chain_reads_what_the_one_before_left(agents: Agen
         ("shift", "fail", ": the key is wrong .repository agent 'shift'.$"),
         ("shift", "crash", "the process of repository agent 'shift' was ended by signal 11"),
         ("shift", "hang", "repository agent 'shift' did not end within"),
-        ("shift", "elsewhere", "/nonexistent/m, which a repository agent put in place, is not there"),
+        ("shift", "elsewhere", "/nonexistent/m, set by a repository agent, does not exist"),
         ("upper", "raise", ": ValueError: no such key .repository agent 'upper'.$"),
         ("nobody", "", "unable to find 'libtritonrepoagent_nobody.so' for repo agent 'nobody', searched: "),
     ],

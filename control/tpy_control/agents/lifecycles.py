@@ -2,7 +2,7 @@
 
 LOAD goes to each agent in order, when the model's files are read; each sees the folder that the one before it left, and the
 configuration in it. When the versions that were loaded from them are READY, LOAD_COMPLETE goes to all in reverse order, or
-LOAD_FAIL when none is; UNLOAD in order when they take no requests any more, UNLOAD_COMPLETE in reverse order when they are
+LOAD_FAIL when no version is; UNLOAD in order when they take no requests any more, UNLOAD_COMPLETE in reverse order when they are
 unloaded. The folders of agents are made below one scratch directory of this server, and removed with the model, whatever its
 agents did.
 """
@@ -93,7 +93,7 @@ class AgentLifecycles:
         self, source: RepositorySource, scan: ModelScan, model: ModelId, config: ModelConfig, key: object
     ) -> tuple[Lifecycle, RepositorySource, ModelLocation]:
         """Give LOAD to the agents of a configuration. Returns where the model is to be read now. Raises TpyError when one
-        refuses; those that had LOAD get LOAD_FAIL then."""
+        refuses; the agents that had LOAD then get LOAD_FAIL."""
         agents = () if config.model_repository_agents is None else config.model_repository_agents.agents
         self._count += 1
         lifecycle = Lifecycle(self._count, None, key)
@@ -213,7 +213,7 @@ class AgentLifecycles:
             except Unavailable:
                 continue
             except TpyError as error:
-                _log.error("a repository agent failed to let go of a model: %(reason)s", {"reason": error.message})
+                _log.error("a repository agent failed to release a model: %(reason)s", {"reason": error.message})
         if lifecycle.folder is not None:
             await _in_thread(functools.partial(shutil.rmtree, lifecycle.folder, ignore_errors=True))
 

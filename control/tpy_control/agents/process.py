@@ -51,7 +51,7 @@ class AgentProcess:
         """
         async with self._turn:
             if incarnation is not None and (self._process is None or incarnation != self.incarnation):
-                raise Unavailable(f"repository agent '{self._name}' was started anew meanwhile")
+                raise Unavailable(f"repository agent '{self._name}' was restarted meanwhile")
             try:
                 reply = await self._exchange(msgspec.json.encode(message) + b"\n")
             except BaseException:
@@ -91,7 +91,7 @@ class AgentProcess:
             await process.stdin.send(line)
             while b"\n" not in self._received:
                 if len(self._received) > AGENT_REPLY_BYTES_MAX:
-                    raise Internal(f"repository agent '{self._name}' gave an endless answer")
+                    raise Internal(f"repository agent '{self._name}' sent an answer without end")
                 self._received += await process.stdout.receive()
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             code = await process.wait()

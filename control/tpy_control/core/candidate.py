@@ -47,8 +47,8 @@ class RefusalKind(enum.Enum):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that cannot be served as it stands. `versions` are those that would have been (for CONFIG). `callers_fault` is true
-    when the load call itself was wrong."""
+    """A model that cannot be served as it stands. `versions` are the versions it would have had (for CONFIG). `callers_fault` is
+    true when the load call itself was wrong."""
 
     id: ModelId
     kind: RefusalKind
@@ -83,8 +83,8 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that could be served. `config` is normalised. `versions` are those that the version policy selects, never none.
-    `shared` are the content keys of the files of all versions; `warnings` are for the log. `lifecycle` is
+    """A model that could be served. `config` is normalised. `versions` are the versions that the version policy selects, at least
+    one. `shared` are the content keys of the files of all versions; `warnings` are for the log. `lifecycle` is
     the number of what its repository agents know of it, 0 without any; `origin` then the directory in the repository."""
 
     id: ModelId
@@ -105,7 +105,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_failure_text(model: ModelId, versions: Iterable[tuple[Version, str, str]]) -> str:
-    """Triton's text for a failed load; `versions` gives version, state and reason of those that are not READY."""
+    """Triton's text for a failed load; `versions` gives version, state and reason of the versions that are not READY."""
     parts = "".join(f"version {version} is at {state} state: {reason};\n" for version, state, reason in versions)
     return f"load failed for model '{model.name}': {parts}"
 

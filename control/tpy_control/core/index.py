@@ -117,7 +117,7 @@ def _entries(model: ModelId, found: Sequence[VersionStatus], reason: str, refuse
 def strictly_ready(snapshot: Snapshot, *, refusals: Iterable[Refused], failed_loads: Callable[[ModelId], bool]) -> bool:
     """Returns True if every desired version is READY. Versions that are being loaded or unloaded, or have lost their instances,
     count as not ready; those unloaded on purpose do not count. `failed_loads` tells for which models a failed load counts,
-    `refusals` are those that count."""
+    `refusals` are the refusals that count."""
     ready: dict[ModelId, set[Version]] = {}
     for key, observed in snapshot.observed.items():
         if observed.state is ModelState.READY:

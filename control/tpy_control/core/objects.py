@@ -99,7 +99,7 @@ def listing_of(objects: Iterable[CloudObject]) -> ModelListing:
             return ModelListing(error=f"the model has more than {limits.MODEL_FILES_MAX} files")
     for path in sorted(folders & found.keys()):
         if found.pop(path).size_bytes:
-            return ModelListing(error=f"'{echo(path)}' is an object and a folder of others; a disk can hold one of them")
+            return ModelListing(error=f"'{echo(path)}' is both an object and a folder; a disk can hold only one of them")
     return ModelListing(files=tuple(sorted(found.values(), key=lambda file: file.path)), folders=tuple(sorted(folders)))
 
 
@@ -131,7 +131,7 @@ def plan_of(listing: ModelListing, have: Mapping[str, LocalFile]) -> Plan:
 def _unusable(path: str, parts: list[str]) -> str:
     """The reason why a key cannot be the path of a file, "" if it can."""
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        return f"the key '{echo(path)}' is no path of a file"
+        return f"the key '{echo(path)}' is not a file path"
     if any(len(part.encode(errors="surrogatepass")) > _NAME_BYTES_MAX for part in parts):
         return f"the key '{echo(path)}' has a name of more than {_NAME_BYTES_MAX} bytes"
     if len(parts) > limits.MODEL_DEPTH_MAX:

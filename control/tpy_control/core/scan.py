@@ -4,8 +4,8 @@ Sources scan; `assemble` sorts the files into versions, so that every source fol
 
 * a version is a folder whose name is a number without leading zero ("0" itself is one);
 * `configs`, `warmup` and `initial_state` belong to all versions;
-* any other folder is no version, with a warning, and belongs to all versions too. Stricter than Triton, which reads `1abc` as
-  version 1 and fails to load it.
+* any other folder is not a version: it gets a warning, and belongs to all versions too. Stricter than Triton, which reads `1abc`
+  as version 1 and fails to load it.
 
 Ignored everywhere, because they come and go without the model changing: hidden files and folders, `__pycache__`, and
 editors' backup files.

@@ -158,8 +158,8 @@ class DiskRepositories:
         return tuple(found)[: limits.WATCHED_FOLDERS_MAX]
 
     def list_models(self) -> Sequence[ModelLocation]:
-        """Every directory in a repository, except hidden ones, the folder of backends, and those whose names are not UTF-8, which
-        no answer could carry. Raises Unavailable."""
+        """Every directory in a repository, except hidden ones, the folder of backends, and names that are not UTF-8, which no
+        answer could carry. Raises Unavailable."""
         found: list[ModelLocation] = []
         for repository, path in self._repositories.items():
             try:
@@ -192,7 +192,7 @@ class DiskRepositories:
         return True
 
     def fingerprint(self, location: ModelLocation) -> DirectoryFingerprint | None:
-        """The fingerprint of a directory, by one stat per file; None where there is none."""
+        """The fingerprint of a directory, by one stat per file; None if it does not exist."""
         try:
             walked = self._walk(location)
         except (FileNotFoundError, NotADirectoryError):
@@ -206,7 +206,7 @@ class DiskRepositories:
         return [self.fingerprint(location) for location in locations]
 
     def scan(self, location: ModelLocation, config_name: str) -> ModelScan | None:
-        """Scan a directory; None where there is none. Reads the configuration and all files up to
+        """Scan a directory; None if it does not exist. Reads the configuration and all files up to
         FINGERPRINT_DIGEST_BYTES_MAX."""
         try:
             directory = self._directory(location)
@@ -260,8 +260,8 @@ class DiskRepositories:
         return walked
 
     def _with_digest(self, directory: Path, file: FoundFile) -> FileFingerprint:
-        """A fingerprint with a digest, for files that are small enough. A file that is gone, or that the server may not read, has
-        none: if the model needs it, its load fails."""
+        """A fingerprint with a digest, for files that are small enough. A file that is gone, or that the server may not read,
+        gets no digest: if the model needs it, its load fails."""
         self._check()
         fingerprint = _fingerprint(file)
         if fingerprint.size_bytes > limits.FINGERPRINT_DIGEST_BYTES_MAX:
@@ -332,7 +332,7 @@ def _unreadable(path: Path, error: OSError) -> str:
 
 
 def _may_be_model(entry: os.DirEntry[str]) -> bool:
-    """Hidden folders are none, nor is the folder of backends unless it has what only a model has."""
+    """Hidden folders are not models, nor is the folder of backends unless it has what only a model has."""
     if entry.name.startswith(".") or not entry.is_dir():
         return False
     if entry.name != BACKENDS_FOLDER:

@@ -26,12 +26,12 @@ class RepositorySource(Protocol):
         ...
 
     async def fingerprints(self, locations: Sequence[ModelLocation]) -> Sequence[DirectoryFingerprint | None]:
-        """The fingerprint of each directory, without opening files; None where there is none. Equals the `fingerprint` of a scan
-        taken at the same moment."""
+        """The fingerprint of each directory, without opening files; None for a missing directory. Equals the `fingerprint` of a
+        scan taken at the same moment."""
         ...
 
     async def scan(self, location: ModelLocation, *, config_name: str) -> ModelScan | None:
-        """Scan a directory; None where there is none. `config_name` not "" prefers `configs/<name>.pbtxt`."""
+        """Scan a directory; None if it does not exist. `config_name` not "" prefers `configs/<name>.pbtxt`."""
         ...
 
     async def md5(self, location: ModelLocation, path: str) -> str | None:
@@ -45,8 +45,8 @@ class RepositorySource(Protocol):
 
     async def register(self, path: Path, names: Mapping[str, str]) -> None:
         """Read this folder, too, from now on; `names` are other names for models of folders in it. Raises InvalidArgument where
-        there is none, AlreadyExists for one that is read already and for a name that is given already."""
-        raise Unsupported("repositories cannot be registered beside those in the cloud")
+        it does not exist, AlreadyExists for a folder that is read already and for a name that is taken."""
+        raise Unsupported("repositories cannot be registered when others are in the cloud")
 
     def unregister(self, path: Path) -> None:
         """Read it no more. Raises InvalidArgument for one that was not registered."""

@@ -43,7 +43,7 @@ class Bucket:
         self._use(access)
 
     def renew(self, access: Access) -> bool:
-        """Take credentials that were read again. Returns False if they are those that it has."""
+        """Take credentials that were read again. Returns False if they have not changed."""
         with self._lock:
             if access == self._access:
                 return False
@@ -111,7 +111,7 @@ class Bucket:
         except CloudError as error:
             if error.kind is CloudErrorKind.CHANGED:
                 return
-        cause = "the answer is an empty listing, but objects are not gone: check the endpoint, and proxies on the way"
+        cause = "the listing is empty, but the objects still exist: check the endpoint, and any proxies on the way"
         raise about(self.address, cause, CloudErrorKind.AWAY, key=key)
 
     def read(self, path: str, etag: str, start: int, end: int) -> bytes:
@@ -127,13 +127,13 @@ class Bucket:
                 raise about(self.address, "the object has changed meanwhile", CloudErrorKind.CHANGED, key=key)
             content = bytes(result.bytes())
         if len(content) != end - start:
-            cause = f"{len(content)} bytes came of {end - start}: the download is truncated"
+            cause = f"{len(content)} of {end - start} bytes came: the download is truncated"
             raise about(self.address, cause, CloudErrorKind.BROKEN, key=key)
         return content
 
     def md5_is_certain(self, path: str) -> bool:
-        """Returns True if an etag that looks like an MD5 must be that of the object. The etag of one that is encrypted with a key
-        of KMS or of the customer looks alike, and is none: a header says so."""
+        """Returns True if an etag that looks like an MD5 must be that of the object. The etag of an object that is encrypted with
+        a KMS or customer key looks the same but is not an MD5; a header says so."""
         if self.address.provider is not Provider.S3 or self._anonymous:
             return True
         import obstore
@@ -150,7 +150,7 @@ class Bucket:
         return not encryption.startswith("aws:kms") and not customers
 
     def _settle_credentials(self) -> None:
-        """Without configured credentials the repository may be public, or the machine may have an identity of its own,
+        """Without configured credentials the repository may be public, or the machine may have an identity,
         which takes time to find out: asks without credentials first."""
         with self._lock:
             if self._anonymous is not None:

@@ -6,8 +6,8 @@
     DIRECTORY/<repository>/parts/          downloads that are not complete
 
 A file is downloaded beside the copy, checked, and renamed into it, so what a loaded model has open stays as it was. The manifest
-is written before files are touched, without those that will be, and again at the end: after a crash in between, and where a file
-is not what its digest says, that file is fetched again. A copy serves only if its manifest says that it is complete.
+is written before files are touched, without the files that will be touched, and again at the end: after a crash in between, and
+where a file is not what its digest says, that file is fetched again. A copy serves only if its manifest says that it is complete.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class LocalCopies:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(descriptor)
-            text = f"--repository-cache: {self.directory} is used by another server; each needs a directory of its own"
+            text = f"--repository-cache: {self.directory} is used by another server; each server needs its own directory"
             raise Unavailable(text) from None
         self._lock_file = descriptor
         found: list[tuple[int, CopyKey, Manifest]] = []
@@ -233,7 +233,7 @@ class LocalCopies:
                     self._remove(key)
 
     def all(self) -> Sequence[CopyKey]:
-        """All copies, those that are not complete, too."""
+        """All copies, including incomplete ones."""
         return list(self._manifests)
 
     def is_copy_of(self, address: CloudAddress, name: str, listing: ModelListing) -> bool:
@@ -291,7 +291,7 @@ def check_part(part: Path, size_bytes: int) -> tuple[str, str]:
     """MD5 and digest of a download; OSError for one of another size. What is written is on the disk afterwards."""
     found = part.stat().st_size
     if found != size_bytes:
-        raise OSError(f"{found} bytes came of {size_bytes}")
+        raise OSError(f"{found} of {size_bytes} bytes came")
     md5, digest = hashlib.md5(usedforsecurity=False), hashlib.new(_DIGEST)
     with part.open("rb") as stream:
         while block := stream.read(1024 * 1024):

@@ -133,7 +133,7 @@ def _match(address: CloudAddress, entries: Mapping[str, _Entry]) -> _Entry:
     if not fitting:
         raise InvalidArgument(
             f"Cannot match credential for path {address}: {CREDENTIAL_FILE} has no entry of '{address.provider.value}' whose "
-            'name begins that path; "" fits all'
+            'name is a prefix of that path; "" fits all'
         )
     return entries[max(fitting, key=len)]
 
@@ -201,7 +201,7 @@ def _profile(name: str, environment: Mapping[str, str]) -> tuple[KeyPair | None,
     if name:
         raise InvalidArgument(
             f"AWS profile '{name}' has no aws_access_key_id and aws_secret_access_key in {credentials} or {config}; "
-            "profiles that assume a role or sign on in a browser are not supported: give AWS_ACCESS_KEY_ID, "
+            "profiles that assume a role or sign on in a browser are not supported: set AWS_ACCESS_KEY_ID, "
             "AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
         )
     return None, values.get("region", "")
@@ -240,7 +240,7 @@ def _google(path: str, environment: Mapping[str, str], source: str) -> Access:
         try:
             changed_ns = Path(path).stat().st_mtime_ns
         except OSError:
-            raise InvalidArgument(f"the file of Google credentials '{path}' ({source}) is not there") from None
+            raise InvalidArgument(f"the Google credentials file '{path}' ({source}) does not exist") from None
         settings["application_credentials"] = path
     emulator = environment.get("STORAGE_EMULATOR_HOST", "")
     if emulator:

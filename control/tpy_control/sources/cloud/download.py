@@ -133,7 +133,7 @@ class _Download:
             if left:
                 for block in _blocks(number, file):
                     await self._fetch_block(block)
-        cause = f"the MD5 of what came is {found}, that of the object {wanted[1] if wanted else ''}; nothing of it is used"
+        cause = f"the MD5 of the download is {found}, that of the object {wanted[1] if wanted else ''}; the download is discarded"
         key = self._bucket.address.key(f"{self._name}/{file.path}")
         raise about(self._bucket.address, cause, CloudErrorKind.BROKEN, key=key)
 

@@ -41,7 +41,7 @@ class CloudError(Exception):
 def served_on(error: CloudError) -> CloudError:
     """The error of a model that is served, of which the provider does not say what there is now, or does not give it: a load call
     must not answer that all is well."""
-    return CloudError(f"{error.text}; what was loaded before is served on", error.kind, status=error.status)
+    return CloudError(f"{error.text}; previously loaded versions stay in service", error.kind, status=error.status)
 
 
 ENVIRONMENT: Final = "the environment"
@@ -81,7 +81,7 @@ _STATUS_REMEDIES: Final = {
     400: "the endpoint refuses the request: check the address, the endpoint and the region",
     401: "credentials are missing or not valid: check {keys}",
     403: "the credentials may not do this, or are missing: check {keys}",
-    404: "there is nothing of this name: check the bucket, the path and the endpoint",
+    404: "not found: check the bucket, the path and the endpoint",
 }
 
 
@@ -102,7 +102,7 @@ def translate(
         found = re.search(r'Path "([^"]*)"', text)
         return about(
             address,
-            f"the key '{echo(found[1] if found else key)}' is no path of a file: rename the object",
+            f"the key '{echo(found[1] if found else key)}' is not a file path: rename the object",
             CloudErrorKind.BROKEN,
         )
     status = int(found[1]) if (found := re.search(r"status code: (\d{3})|status: (\d{3})", text)) and found[1] else 0
@@ -143,11 +143,11 @@ def _connection(address: CloudAddress, text: str, name: str) -> str:
     if "ConnectionRefused" in text:
         return f"{host} refuses the connection: check the endpoint"
     if "invalid list response" in text:
-        return f"the answer of {host} is no listing: check the endpoint, and proxies on the way"
+        return f"{host} did not answer with a listing: check the endpoint, and any proxies on the way"
     if re.search(r"certificate|UnknownIssuer|TLS|tls handshake", text):
         return (
             f"TLS with {host} failed: check that the endpoint is https, and its certificate; "
-            "SSL_CERT_FILE names that of an authority of your own"
+            "set SSL_CERT_FILE to trust your own authority"
         )
     if re.search(r"InvalidContentType|CorruptMessage", text):
         return f"{host} does not speak TLS: s3://http://... is the address of a server without"

@@ -67,7 +67,8 @@ class _Repository:
         self.logged_cause = ""
         """The cause that the log named last, "" while the provider can be asked."""
         self.unlistable = ""
-        """The reason why its folders cannot be listed, such as a key that is no path; those that were known are followed."""
+        """The reason why its folders cannot be listed, such as a key that is not a file path; known folders are still
+        followed."""
 
 
 class CloudSource(RepositorySource):
@@ -273,7 +274,7 @@ class CloudSource(RepositorySource):
             pause_s = min(2 * pause_s, limits.CLOUD_START_PAUSE_S_MAX)
         self._came_back(repository)
         if not names and repository.names is None:
-            _log.warning("%(address)s has no folder: is its path right?", {"address": repository.address.text})
+            _log.warning("%(address)s has no folders: is the path right?", {"address": repository.address.text})
         repository.names = tuple(name for name in names if name != BACKENDS_FOLDER)
         repository.known = {name: listing for name, listing in repository.known.items() if name in names}
         repository.all_objects = None
@@ -314,7 +315,7 @@ class CloudSource(RepositorySource):
         except CloudError as error:
             if error.kind is not CloudErrorKind.BROKEN:
                 raise
-            # A key somewhere that is no path: it must not hide the other models.
+            # One key that is not a file path must not hide the other models.
             repository.all_objects = {name: await self._list_one(repository, name) for name in repository.names or ()}
             return
         repository.all_objects = found
@@ -366,7 +367,8 @@ class CloudSource(RepositorySource):
         return is_other
 
     async def _update(self, location: ModelLocation) -> ModelListing | None:
-        """Make the copy of a model what the repository has; None if it has none. Its lock is held. Raises CloudError."""
+        """Make the copy of a model what the repository has; None if the model is not there. Its lock is held. Raises
+        CloudError."""
         repository = self._repositories[location.repository]
         if (is_used := self._key(location) in self._used) and repository.away:
             raise served_on(CloudError(repository.away, CloudErrorKind.AWAY))
@@ -457,7 +459,7 @@ class CloudSource(RepositorySource):
         return self._used | self._being_prepared | backends
 
     def _state(self, location: ModelLocation) -> ModelListing | None:
-        """The objects of a model as far as they are known, or why they are not; None if there are none."""
+        """The objects of a model as far as they are known, or why they are not; None if the model has no objects."""
         repository = self._repositories[location.repository]
         if repository.all_objects is not None and not (repository.away and location.name in repository.known):
             listing = repository.all_objects.get(location.name)
@@ -467,14 +469,14 @@ class CloudSource(RepositorySource):
     def _warn_unlistable(self, repository: _Repository, error: CloudError) -> None:
         """Folders cannot be listed; said once."""
         if not repository.unlistable:
-            _log.warning("new models are not seen, those that are known are followed: %(reason)s", {"reason": error.text})
+            _log.warning("new models are not detected; known models are still followed: %(reason)s", {"reason": error.text})
         repository.unlistable = error.text
 
     def _left(self, repository: _Repository, error: CloudError) -> None:
         """The provider cannot be asked; said once for each cause."""
         if error.cause != repository.logged_cause:
             repository.logged_cause = error.cause
-            _log.warning("model repository cannot be read, served models go on: %(reason)s", {"reason": error.text})
+            _log.warning("model repository cannot be read; served models stay loaded: %(reason)s", {"reason": error.text})
         repository.counts.failures += 1
         repository.away = error.text
 
