@@ -63,12 +63,12 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def isolates_itself(self) -> bool:
-        """True of Python models: their backend has workers of its own."""
+        """True of Python models: their backend has its own workers."""
         return self.library is None and (self.directory is not None or self.entry_point.name == PYTHON_BACKEND)
 
 
 class _Slot:
-    """One backend's place: its own lock, so that a slow import holds up only those who want that backend."""
+    """One backend's place: its own lock, so that a slow import holds up only callers that want that backend."""
 
     __slots__ = ("backend", "lock")
 
@@ -280,7 +280,7 @@ _PART_CHARACTERS_MIN = 4
 
 
 def _how_to_name(folders: Sequence[Path]) -> str:
-    """Advice for a backend whose library is with the model, under another name; "" if there is none."""
+    """Advice for a backend whose library is with the model, under another name; "" without advice."""
     found = sorted(file.name for folder in folders for file in folder.glob(f"*{LIBRARY_SUFFIX}"))
     return f'If {found[0]}, which is there with the model, is the backend: runtime: "{found[0]}" in config.pbtxt' if found else ""
 

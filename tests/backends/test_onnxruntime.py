@@ -261,7 +261,7 @@ class TestFiles:
             ),
             (
                 onnx_models.matmul()[:-20],
-                r"failed:Protobuf parsing failed\.; it begins as a model of ONNX, so that it is damaged",
+                r"failed:Protobuf parsing failed\.; it begins as a model of ONNX, so it is damaged",
             ),
             (b"version https://git-lfs", r"failed:Protobuf parsing failed\.; it is a pointer of Git LFS: fetch the file itself"),
         ],

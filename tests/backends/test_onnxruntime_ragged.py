@@ -151,7 +151,7 @@ def test_an_output_that_is_not_as_long_as_it_was_said_to_be_fails_the_batch(back
         ),
     )
     context = onnx_models.write(tmp_path, onnx_models.ragged_sums(), config)
-    with pytest.raises(Internal, match="output 'SUMS' has 2 elements, not those"):
+    with pytest.raises(Internal, match="output 'SUMS' has 2 elements, not the number"):
         execute(context, backend, {"X": row(1, 2)}, {"X": row(3)})
 
 

@@ -65,7 +65,13 @@ WRONG = (
     Wrong("openvino", "openvino", "model.onnx", "openvino error: failed to read 'model.onnx' of model 'm'", ONNX[:-20]),
     Wrong("openvino", "openvino", "model.tflite", "openvino error: failed to read 'model.tflite' of model 'm'", TFLITE),
     Wrong("litert", "ai_edge_litert", "model.tflite", "unable to load model 'm': LiteRT cannot read 'model.tflite'", TFLITE),
-    Wrong("tensorflow", "tensorflow", "model.graphdef", "unable to load model 'm': 'model.graphdef' is no graph", FROZEN[:-1]),
+    Wrong(
+        "tensorflow",
+        "tensorflow",
+        "model.graphdef",
+        "unable to load model 'm': 'model.graphdef' is not a TensorFlow graph",
+        FROZEN[:-1],
+    ),
     Wrong(
         "tensorflow",
         "tensorflow",
@@ -80,7 +86,7 @@ WRONG = (
     Wrong("fil", "treelite", "xgboost.json", r"treelite \S+ cannot read 'xgboost.json' as model_type xgboost_json", XGBOOST),
     Wrong("sklearn", "skops", "model.joblib", r"scikit-learn \S+ cannot read 'model.joblib': \w+", PICKLE[:-1]),
     Wrong("sklearn", "skops", "model.skops", r"scikit-learn \S+ cannot read 'model.skops': BadZipFile", b"PK\x03\x04 cut"),
-    Wrong("pytorch", "torch", "model.pt", "model.pt' is not a model of PyTorch: it is no zip archive", b"PK\x03\x04 cut"),
+    Wrong("pytorch", "torch", "model.pt", "model.pt' is not a model of PyTorch: it is not a zip archive", b"PK\x03\x04 cut"),
 )
 
 
@@ -103,7 +109,7 @@ def test_what_a_backend_reads_is_damaged(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(TFLITE)
     assert other_contents(file, "litert") == ""
-    assert contents_of(file, "litert").startswith("; it begins as a model of TensorFlow Lite, so that it is damaged, cut short")
+    assert contents_of(file, "litert").startswith("; it begins as a model of TensorFlow Lite, so it is damaged, truncated")
 
 
 def made(wrong: Wrong) -> Backend:

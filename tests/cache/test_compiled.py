@@ -95,7 +95,7 @@ def test_libraries_that_are_no_caches(tmp_path: Path) -> None:
     text.write_text("text")
     for path, kind, said in (
         (library("empty"), NotFound, "unable to find required entrypoint 'TRITONCACHE_CacheInitialize' in cache library"),
-        (text, InvalidArgument, "unable to load cache library '.*': it is no shared library"),
+        (text, InvalidArgument, "unable to load cache library '.*': it is not a shared library"),
         (tmp_path / "none.so", NotFound, "unable to load cache library '.*': No such file"),
     ):
         with pytest.raises(kind, match=said):

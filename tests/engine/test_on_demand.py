@@ -121,7 +121,7 @@ def test_few_wait_and_with_few_bytes() -> None:
     room.leave(500)
     room.enter(60)
     room.enter(40)
-    with pytest.raises(QueueFull, match="2 requests wait for models that are being loaded, no more may"):
+    with pytest.raises(QueueFull, match="2 requests wait for models that are being loaded, which is the maximum"):
         room.enter(0)
     room.leave(60)
     room.enter(60)

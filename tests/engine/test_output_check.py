@@ -43,7 +43,7 @@ def warnings(
     ("outputs", "said"),
     [
         ((y(1, 3),), "a response of model 'm' lacks 'Z', which its configuration names (it has 'Y')"),
-        ((), "a response of model 'm' lacks 'Y', 'Z', which its configuration names (it has none)"),
+        ((), "a response of model 'm' lacks 'Y', 'Z', which its configuration names (it has no outputs)"),
         ((y(1, 3), z(1, 2), y(1, name="W")), "has 'W', which its configuration does not name: dropped"),
         ((y(1, 3, datatype=DataType.FP64), z(1, 2)), "output 'Y' of model 'm' is FP64, its configuration says FP32"),
         ((y(1, 3), z(1, 1)), "output 'Z' of model 'm' has the shape [1,1], its configuration says [-1,2]"),

@@ -275,10 +275,10 @@ def test_a_library_without_entry_points_is_refused(make: Make) -> None:
             "it was built for ",
         ),
         (lambda content: content[:4] + b"\x01" + content[5:], "it is not for a little-endian machine with 64 bits"),
-        (lambda content: b"MZ" + content[2:], "it is no shared library"),
+        (lambda content: b"MZ" + content[2:], "it is not a shared library"),
         (lambda content: content[:100], "the file is cut off or damaged"),
         (lambda content: content[:4000], "the file is cut off or damaged"),
-        (lambda content: b"", "it is no shared library"),
+        (lambda content: b"", "it is not a shared library"),
     ],
 )
 def test_a_file_for_another_machine_is_refused_before_it_is_loaded(

@@ -296,7 +296,7 @@ def test_a_start_that_takes_long_is_reported_and_has_a_limit(
     monkeypatch.setattr(plugin_process, "NATIVE_PLUGIN_START_S_MAX", 0.5)
     with pytest.raises(Internal, match=r"the batching strategy of model 'm' did not start within 0\.5 s: .*load it again"):
         strategies.open("hangs-batcher", Isolation.PROCESS)
-    assert "the batching strategy of model 'm' is still starting after 0 s; it is given 0.5 s" in caplog.text
+    assert "the batching strategy of model 'm' is still starting after 0 s; the limit is 0.5 s" in caplog.text
 
 
 def test_a_strategy_that_cannot_be_started_again_is_tried_until_it_can(

@@ -101,7 +101,7 @@ def test_failures_roll_back_at_once_and_within_the_share() -> None:
     decision = core.ended(Arm.NEW, failed=True, latency_ns=1)
     assert decision is not None
     assert (decision.state, decision.percent) == (RolloutState.ROLLED_BACK, 0.0)
-    assert decision.reason == "1 of 1 requests failed (100 %), more than 1 % of 20 may"
+    assert decision.reason == "1 of 1 requests failed (100 %), more than 1 % of 20 are allowed"
     assert {core.choose() for _ in range(300)} == {Arm.OLD}
     assert core.ended(Arm.NEW, failed=True, latency_ns=1) is None, "it is over"
     assert (core.tick(10**18), core.due_ns()) == (None, None)
@@ -117,8 +117,8 @@ def test_as_many_failures_as_the_gate_allows_are_none() -> None:
 @pytest.mark.parametrize(
     ("gates", "reason"),
     [
-        ({"max_p99_ms": 5}, "at most 5 ms may be"),
-        ({"max_p99_ratio": 2}, "that of the old version"),
+        ({"max_p99_ms": 5}, "at most 5 ms are allowed"),
+        ({"max_p99_ratio": 2}, "the old version's is"),
         ({"max_p99_ms": 50, "max_p99_ratio": 20}, ""),
     ],
 )
@@ -143,7 +143,10 @@ def test_a_version_that_answers_otherwise_never_answers_a_request() -> None:
     decision = core.answers_compared("output 'Y' [0] is 2, was 1")
     assert decision is not None
     assert (decision.state, decision.percent) == (RolloutState.ROLLED_BACK, 0.0)
-    assert decision.reason == "1 of 2 answers differ (50 %), more than 1 % of 20 may; the last one: output 'Y' [0] is 2, was 1"
+    assert (
+        decision.reason
+        == "1 of 2 answers differ (50 %), more than 1 % of 20 are allowed; the last one: output 'Y' [0] is 2, was 1"
+    )
     assert not any(core.copies() for _ in range(100))
     assert core.answers_compared("late") is None
 

@@ -79,7 +79,7 @@ def main() -> None:
     """Serve until an empty line; a closed input ends this process at once."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     output = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what an agent prints is no reply
+    os.dup2(2, 1)  # what an agent prints is not a reply
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, requests), daemon=True).start()
     server = _Server(sys.argv[1], Path(sys.argv[2]))

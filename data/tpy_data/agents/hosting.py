@@ -82,7 +82,7 @@ class _PythonAgent:
         return _PythonModel(self._agent, opened)
 
     def close(self) -> None:
-        """Agents in Python have no end of their own."""
+        """No-op: agents in Python have no clean-up step."""
 
 
 class _Model:

@@ -59,8 +59,8 @@ def made_by_server(config: ModelConfig) -> set[str]:
 
 
 def dims_of(shape: Sequence[int], *, batches: bool) -> tuple[tuple[int, ...], TensorReshape | None]:
-    """Returns the configuration's dims and reshape. Dims may not be empty, so a scalar is [1]; an empty reshape, which says that
-    it is none to the model, is legal with a batch dimension only."""
+    """Returns the configuration's dims and reshape. Dims may not be empty, so a scalar is [1]; an empty reshape, which makes it a
+    scalar for the model, is legal with a batch dimension only."""
     dims = tuple(shape[1:] if batches else shape)
     if dims:
         return dims, None

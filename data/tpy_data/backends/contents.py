@@ -55,12 +55,12 @@ def contents_of(path: Path, backend: str, otherwise: str = "") -> str:
     if other := other_contents(path, backend):
         return f"; {other}"
     if kind := _kind_of(path):
-        return f"; it begins as {kind.name}, so that it is damaged, cut short, or of a version that is not known here"
+        return f"; it begins as {kind.name}, so it is damaged, truncated, or of an unknown version"
     return f"; {otherwise}" if otherwise else ""
 
 
 def other_contents(path: Path, backend: str) -> str:
-    """Returns what a file is, and the next step, that plainly is none for `backend`; "" for any other."""
+    """For a file that is plainly not one of `backend`'s, returns what it is and the next step; "" for any other."""
     if not path.stat().st_size:
         return "the file is empty: copy it again"
     kind = _kind_of(path)

@@ -84,7 +84,7 @@ def create_backend(origin: BackendOrigin, settings: BackendSettings) -> Backend:
     try:
         made = factory(settings)
         if made.capabilities.engine:
-            from tpy_data.backends.engines import ServedEngines  # most servers have none
+            from tpy_data.backends.engines import ServedEngines  # few servers need it
 
             return ServedEngines(cast("EngineBackend", made))
         return made

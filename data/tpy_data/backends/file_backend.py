@@ -25,7 +25,7 @@ def model_path(
     """The file or folder to load: by the GPU's compute capability if `cc_model_filenames` has it, else `default_model_filename`.
     `names` are the backend's usual ones: the first is the default, and where one of them is missing, another will do.
 
-    Raises Unavailable when there is none, InvalidArgument when its name leaves the version directory.
+    Raises Unavailable when it is missing, InvalidArgument when its name leaves the version directory.
     """
     config = context.config
     name = config.default_model_filename or names[0]

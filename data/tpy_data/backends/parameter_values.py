@@ -24,7 +24,7 @@ def parse_boolean(text: str) -> bool:
 
 
 def parse_integer(text: str, *, bits: int = 64) -> int:
-    """Raises InvalidArgument for what is no whole number, or none of so many bits, of which one is the sign."""
+    """Raises InvalidArgument for what is not a whole number, or does not fit into `bits` bits including the sign."""
     try:
         number = int(text)
     except ValueError:
@@ -57,7 +57,7 @@ def operator_libraries(context: ModelContext) -> list[str]:
 
 
 def checked_library(name: str, model: str) -> str:
-    """Returns the name of a library for the system's loader. Raises InvalidArgument for a path to what is no regular file: the
+    """Returns the name of a library for the system's loader. Raises InvalidArgument for a path that is not a regular file: the
     loader would wait for the writer of a pipe."""
     try:
         if Path(name).exists():

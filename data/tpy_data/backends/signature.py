@@ -27,7 +27,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
-    """In the model's order. `initializers` are inputs with a value of their own, which a request may override."""
+    """In the model's order. `initializers` are inputs with a default value, which a request may override."""
 
     inputs: Mapping[str, TensorInfo]
     outputs: Mapping[str, TensorInfo]

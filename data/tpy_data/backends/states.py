@@ -92,7 +92,7 @@ def _own(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 def state_of(request: ExecutionRequest) -> SequenceState:
-    """The states of the request's sequence. Raises Internal for a request that has none."""
+    """The states of the request's sequence. Raises Internal for a request without states."""
     if request.state is None:
-        raise Internal("a request of a model with implicit state has none")
+        raise Internal("a request to a model with implicit state has no state")
     return request.state

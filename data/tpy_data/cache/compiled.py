@@ -1,4 +1,4 @@
-"""Compiled caches (`libtritoncache_NAME.so`) as stores: in this process, or in one of their own."""
+"""Compiled caches (`libtritoncache_NAME.so`) as stores: in this process, or in a separate one."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class CacheServer:
 
 
 class CacheInProcess:
-    """A cache in a process of its own, which is started again after it has died or was ended because it did not answer."""
+    """A cache in a separate process, which is started again after it has died or was ended because it did not answer."""
 
     threads_max = 1
     patience_ns = CacheLibrary.patience_ns
@@ -161,7 +161,7 @@ class CacheInProcess:
         return PluginProcess("tpy_data.cache.process", self.name, self._settings, self._metrics, reply_bytes_max=limit)
 
     def _start_again(self) -> None:
-        """In a thread of its own: no request waits for it."""
+        """In a separate thread: no request waits for it."""
         if not self._is_starting:
             self._is_starting = True
             threading.Thread(target=self._try_to_start, name="cache-start", daemon=True).start()

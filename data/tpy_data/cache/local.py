@@ -84,7 +84,7 @@ class LocalCache:
             self._forgotten.clear()
 
     def forget(self, owner: str) -> None:
-        """Drop its answers; those that are being copied will not be kept."""
+        """Drop its answers; answers that are still being copied will not be kept."""
         self._core.forget(owner)
         self._told_too_large.discard(owner)
         if self._copies:

@@ -39,7 +39,7 @@ class RedisCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class CompiledCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
     """--cache-config <name>,<setting>=<value> of a `library` in --cache-directory. `isolation` is where it runs; `settings` are
-    those that it is given. `server_token` as that of RedisCacheOptions."""
+    passed to it. `server_token` as in RedisCacheOptions."""
 
     name: str
     library: Path

@@ -87,7 +87,7 @@ class Store(Protocol):
     def patience_ns(self) -> int: ...
 
     def get(self, key: bytes, deadline_s: float) -> bytes | None:
-        """Returns the bytes under the key, whoever put them there; None: there are none."""
+        """Returns the bytes under the key, whoever put them there; None: the key is not there."""
         ...
 
     def put(self, key: bytes, data: bytes, deadline_s: float) -> None:

@@ -46,7 +46,7 @@ class StoredCache:
         self._paused_at_ns = 0
         self._probing = False
         self.failing = False
-        """Written in threads: the first failure makes those that wait behind it not even try."""
+        """Written in threads: after the first failure, the jobs that wait behind it do not even try."""
         self._told_refusal = False
         self._hits = self._misses = self._lookup_ns = self._insertion_ns = 0
 
@@ -147,7 +147,7 @@ class StoredCache:
                 self._pause_ns = 0
                 _log.info("the response cache answers again", extra={"context": {"cache": self._store.name}})
         elif job.outcome is _Outcome.FAILED and job.put_ns >= self._paused_at_ns:
-            # Those that were put before the pause failed together with the one that began it.
+            # Jobs put before the pause failed together with the one that began it.
             self._pause_ns = min(max(2 * self._pause_ns, CACHE_PAUSE_NS_MIN), CACHE_PAUSE_NS_MAX)
             self._paused_at_ns = self._now_ns()
             _log.warning(

@@ -129,7 +129,7 @@ class DataPlane:
         return self._table.sequences.live()
 
     def stop_accepting(self) -> None:
-        """Refuse new requests; those that were accepted go on, and live sequences. Idempotent."""
+        """Refuse new requests; accepted ones and live sequences go on. Idempotent."""
         self.inference.stop()
 
     def versions_in_flight(self) -> int:
@@ -184,7 +184,7 @@ class DataPlane:
         return self.rollouts.families()
 
     def cache_statistics(self) -> CacheStatistics | None:
-        """Of the response cache as a whole; None: there is none, or it has metrics of its own."""
+        """Of the response cache as a whole; None: no cache, or it has its own metrics."""
         return None if self._cache is None else self._cache.statistics()
 
     def statistics(
@@ -237,7 +237,7 @@ class DataPlane:
         return max(recent_activity(each.instances(), now_ns).busy for _, each in served)
 
     def _served(self, model_name: str, version: int | None) -> list[tuple[ModelId, Served]]:
-        """The versions of this model, of all for "". Raises InvalidArgument when there is none."""
+        """The versions of this model, of all for "". Raises InvalidArgument when no version is found."""
         self.inference.require_live()
         if not model_name:
             return [(model, served) for model, versions in self._table.models() for served in versions.versions.values()]
@@ -272,7 +272,7 @@ async def open_data_plane(
 ) -> AsyncIterator[DataPlane]:
     """Run the data plane for the length of the block. The nursery of all model versions is in here.
 
-    Leaving the block stops it: it refuses new requests, finishes those that it has, and unloads everything, all within
+    Leaving the block stops it: it refuses new requests, finishes the accepted ones, and unloads everything, all within
     `exit_timeout_ns`. What is not done by then is left behind, with a log line each. Cancelling from outside the block is the
     hard stop: nothing is finished. The caller closes `backends` afterwards. Without `executor` work runs in threads.
     `observers` see the calls that models make, and get one more: the log's line of each

@@ -51,7 +51,7 @@ class Worker(Protocol):
     """Runs jobs. Used from the Trio thread, but for `run_sync_soon`."""
 
     def put(self, job: Job) -> None:
-        """Run `job` after those that were put before."""
+        """Run `job` after all jobs put before it."""
         ...
 
     def run_sync_soon(self, call: Callable[[], None]) -> None:
@@ -72,7 +72,7 @@ class Executor(Protocol):
 
 
 class ThreadExecutor:
-    """Workers with threads of their own. Make it inside `trio.run`: jobs finish on that loop."""
+    """Workers, each with its own thread. Make it inside `trio.run`: jobs finish on that loop."""
 
     def __init__(self) -> None:
         self._token = trio.lowlevel.current_trio_token()

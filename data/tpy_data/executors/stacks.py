@@ -8,7 +8,7 @@ import traceback
 
 
 def thread_stack(name: str) -> str:
-    """Returns the calls that the thread of this name is in, innermost call last; a line that says so when there is none."""
+    """Returns the calls that the thread of this name is in, innermost call last; a line that says so if no such thread exists."""
     frames = sys._current_frames()
     for thread in threading.enumerate():
         if thread.name == name and thread.ident in frames:

@@ -1,4 +1,4 @@
-"""Numbers of engines for those who read them: families under vLLM's names beside ours, and those of one version as statistics."""
+"""Numbers of engines as others read them: metric families under vLLM's names besides ours, and the statistics of one version."""
 
 from __future__ import annotations
 

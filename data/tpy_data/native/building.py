@@ -33,8 +33,8 @@ ALIAS_NAME: Final = "libtritonserver-" + "x" * 200 + ".so"
 
 _FLAGS: Final = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread", "-Wall", "-Wextra")
 _WITHOUT_COMPILER: Final = (
-    "compiled plug-ins of Triton need a small C library of this server, which is built once with a C compiler, and there is none "
-    "here: install one (apt-get install gcc libc6-dev), or a wheel of tpy-server that has the library (make wheel)"
+    "compiled plug-ins of Triton need a small C library of this server, which is built once with a C compiler, and there "
+    "is no compiler here: install one (apt-get install gcc libc6-dev), or a wheel of tpy-server that has the library (make wheel)"
 )
 
 

@@ -35,14 +35,14 @@ class _SharedLibrary(msgspec.Struct, frozen=True):
 
 
 def read(path: Path, kind: str = "backend") -> _SharedLibrary:
-    """Raises InvalidArgument for a file that is no shared library of this machine's kind, NotFound for none.
+    """Raises InvalidArgument for a file that is not a shared library for this kind of machine, NotFound for a missing file.
     `kind` is that of the plug-in."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise NotFound(f"unable to load {kind} library '{path}': {error.strerror}") from error
     if content[:4] != b"\x7fELF":
-        raise InvalidArgument(f"unable to load {kind} library '{path}': it is no shared library (ELF file)")
+        raise InvalidArgument(f"unable to load {kind} library '{path}': it is not a shared library (ELF file)")
     if content[4:6] != b"\x02\x01":
         raise InvalidArgument(f"unable to load {kind} library '{path}': it is not for a little-endian machine with 64 bits")
     try:
@@ -60,7 +60,7 @@ def _read(path: Path, content: bytes, kind: str) -> _SharedLibrary:
             f"unable to load {kind} library '{path}': it was built for {found}, this machine is {platform.machine()}"
         )
     if elf_type != _SHARED_OBJECT:
-        raise InvalidArgument(f"unable to load {kind} library '{path}': it is no shared library")
+        raise InvalidArgument(f"unable to load {kind} library '{path}': it is not a shared library")
     sections = [_SECTION.unpack_from(content, sections_at + section_size * index) for index in range(section_count)]
     needed: list[str] = []
     for section in sections:
@@ -145,8 +145,8 @@ class Host:
                 self._has_batches = True
 
     def prepare(self, path: Path, kind: str = "backend") -> None:
-        """Make this process one in which the plug-in can be loaded. Raises InvalidArgument for a file that is no library of this
-        machine's kind, NotFound for none, which name it a library of this `kind` of plug-in.
+        """Make this process one in which the plug-in can be loaded. Raises InvalidArgument for a file that is not a library for
+        this kind of machine, NotFound for a missing file; both call it a library of this `kind` of plug-in.
 
         A plug-in may name Triton's library as one that it needs, under whatever name that had when it was packed. An empty
         library of that name is loaded first: so the loader looks no further, and finds the functions in this one.

@@ -29,8 +29,8 @@ class Performer(Protocol):
     only feed the core then, and what follows is performed after the present action."""
 
     def dispatch(self, instance: int, batches: Sequence[Sequence[Ticket]], slots: Sequence[Ticket | None]) -> None:
-        """Have this instance run these batches behind those that it holds. With `slots`, which are the places of the only batch,
-        the empty ones are part of it."""
+        """Have this instance run these batches behind the ones that it holds. With `slots`, which are the places of the only
+        batch, the empty ones are part of it."""
         ...
 
     def revoke(self, instance: int) -> int:
@@ -115,8 +115,8 @@ class SchedulerDriver:
         self._perform()
 
     def add_instance(self, instance: int, *, prefetch: bool = False, credit: int = 1, tokens: int = 0) -> None:
-        """A new idle instance. `prefetch`: it may hold batches that it is not to start soon; `credit`: it starts so many at a
-        time; `tokens`: an engine has room for so many."""
+        """A new idle instance. `prefetch`: it may hold batches that it is not to start soon; `credit`: the number that it starts
+        at a time; `tokens`: the number that an engine has room for."""
         self._core.add_instance(instance, self._now(), prefetch=prefetch, credit=credit, tokens=tokens)
         self._perform()
 

@@ -61,7 +61,7 @@ class Gate(Protocol):
 
 class GatedDriver(SchedulerDriver):
     """As its base, but instances belong to the gate. One that may run is granted to the core, which forms a batch for it then and
-    not before; when the batch is over, or there is none after all, it goes back to the gate."""
+    not before; when the batch is over, or no batch was formed after all, it goes back to the gate."""
 
     __slots__ = ("_gate", "_granted", "_leaving", "_pooled")
 

@@ -49,7 +49,7 @@ class OpenStrategy(BatchStrategy, Protocol):
 
 def find_strategy(config: ModelConfig, directory: Path, folders: Sequence[Path]) -> Path | None:
     """The library that the parameter of the model in `directory` names, or the first `batchstrategy.so` in the `folders`: of its
-    version, the model and the backend; None: there is none. Raises InvalidArgument for a path outside the repository, or that is
+    version, the model and the backend; None: not found. Raises InvalidArgument for a path outside the repository, or that is
     not there."""
     if config.dynamic_batching is None:
         return None
@@ -67,7 +67,7 @@ def find_strategy(config: ModelConfig, directory: Path, folders: Sequence[Path])
 
 
 def open_strategy(library: Path, config: ModelConfig, version: int, directory: Path) -> OpenStrategy:
-    """Load and initialise it, in a process of its own or in this one, as the model's `isolation` says. Raises TpyError."""
+    """Load and initialise it, in a separate process or in this one, as the model's `isolation` says. Raises TpyError."""
     model = StrategyModel(
         name=config.name,
         version=version,
@@ -160,7 +160,7 @@ class _Patience:
 
 
 class _InProcess:
-    """A library in a process of its own. Beginnings and ends of batches are said together with the next question. When the
+    """A library in a separate process. Beginnings and ends of batches are said together with the next question. When the
     process dies or does not answer in time, batches are formed without it until it is back; when its answers take long, some."""
 
     def __init__(self, library: Path, model: StrategyModel) -> None:

@@ -94,8 +94,8 @@ def read(message: bytes) -> Question:
 
 
 def elements(ticket: object, name: str) -> bytes | memoryview:
-    """The elements of an input of the ticket: those of a contiguous array where they are. Raises NotFound where it has none of
-    this name."""
+    """The elements of an input of the ticket: a contiguous array's are not copied. Raises NotFound if it has no input of this
+    name."""
     tensor = cast(ExecutionRequest, ticket).inputs.get(name)
     if tensor is None:
         raise NotFound(f"the request has no input '{name}'")

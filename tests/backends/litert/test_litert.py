@@ -183,7 +183,7 @@ def test_memory_that_is_short_while_loading_costs_the_others_nothing(backend: Ba
     with HostedModel(backend, other) as model:
         instance = model.instance(ON_CPU)
         with pytest.raises(
-            Internal, match=r"unable to load model 'huge': LiteRT cannot read 'model.tflite': it gives no reason, as"
+            Internal, match=r"unable to load model 'huge': LiteRT cannot read 'model.tflite': it gives no reason; memory"
         ):
             backend.load(context)
         assert run(instance, other, INDEX=np.array([[1]], np.int32))["DOUBLED"].tolist() == [[2]]

@@ -48,7 +48,7 @@ def test_a_coroutine(make: Serve) -> None:
     assert instance(served).check_ready(5)
     served = make(model("    async def is_ready(self):\n        return True\n"), "thread")
     assert not instance(served).check_ready(5)
-    assert "needs a process of its own" in served.logged("warning")[-1]
+    assert "needs a separate process" in served.logged("warning")[-1]
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_an_async_execute_is_awaited_on_one_loop(make: Serve) -> None:
 
 
 def test_an_async_execute_is_refused_in_the_servers_process(make: Serve) -> None:
-    with pytest.raises(TpyError, match="async execute needs a process of its own"):
+    with pytest.raises(TpyError, match="async execute needs a separate process"):
         make("class TritonPythonModel:\n    async def execute(self, requests):\n        return []\n", "thread").run()
     # What hides that it is async is seen when it runs.
     hidden = make(
@@ -102,7 +102,7 @@ def test_an_async_execute_is_refused_in_the_servers_process(make: Serve) -> None
         "        async def run():\n            return []\n        return run()\n",
         "thread",
     )
-    with pytest.raises(TpyError, match="async execute needs a process of its own"):
+    with pytest.raises(TpyError, match="async execute needs a separate process"):
         hidden.run()
 
 

@@ -121,10 +121,10 @@ class TestWrongFiles:
     @pytest.mark.parametrize(
         ("content", "text"),
         [
-            (b"", r"'.*model\.pt' is not a model of PyTorch: it is no zip archive"),
+            (b"", r"'.*model\.pt' is not a model of PyTorch: it is not a zip archive"),
             (
                 b"\x80\x02}q\x00.",
-                r"is no zip archive, as all of them are since PyTorch 1\.6; it is a pickle: .*; save the model with",
+                r"is not a zip archive, as all models have been since PyTorch 1\.6; it is a pickle: .*; save the model with",
             ),
             (_weights(), r'was written by `torch\.save`: it holds weights .*`runtime: "model\.py"`'),
             (_zip(), r"is a zip archive, but not a model of PyTorch"),
@@ -152,7 +152,7 @@ class TestWrongFiles:
     @pytest.mark.parametrize(
         ("change", "kind", "text"),
         [
-            ("truncated", InvalidArgument, r"is not a model of PyTorch: it is no zip archive"),
+            ("truncated", InvalidArgument, r"is not a model of PyTorch: it is not a zip archive"),
             (
                 "newer",
                 Internal,

@@ -212,7 +212,7 @@ class TestValues:
         context = scripted(tmp_path, models.Swapped(), whole)
         with (
             HostedModel(backend, context) as model,
-            pytest.raises(InvalidArgument, match="output 'middle' is no key of the dict that the model returned: left, right"),
+            pytest.raises(InvalidArgument, match="output 'middle' is not a key of the dict that the model returned: left, right"),
         ):
             run(model.instance(ON_CPU), context, left=floats(1, 2), right=floats(3, 4))
 

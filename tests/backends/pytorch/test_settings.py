@@ -166,7 +166,7 @@ class TestValues:
             ("INFERENCE_MODE", "yes", "^failed to convert 'yes' to boolean$"),
             ("ENABLE_WEIGHT_SHARING", "", "^failed to convert '' to boolean$"),
             ("INTRA_OP_THREAD_COUNT", "two", "^failed to convert 'two' to integral number$"),
-            ("TORCH_COMPILE_OPTIONAL_PARAMETERS", "{", "of model 'm' is no JSON: "),
+            ("TORCH_COMPILE_OPTIONAL_PARAMETERS", "{", "of model 'm' is not JSON: "),
             ("TORCH_COMPILE_OPTIONAL_PARAMETERS", '{"model": 1}', "without 'model'$"),
             ("TORCH_COMPILE_OPTIONAL_PARAMETERS", "[]", "must be a JSON object of arguments of torch.compile"),
         ],

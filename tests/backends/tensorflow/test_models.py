@@ -318,14 +318,14 @@ class TestWhatDoesNotFit:
         for given in (config(**GRAPH), config()):
             context = context_of(tmp_path, given)
             (context.version_directory / "model.graphdef").write_bytes(content)
-            with pytest.raises(Internal, match=r"'model.graphdef' is no graph of TensorFlow"):
+            with pytest.raises(Internal, match=r"'model.graphdef' is not a TensorFlow graph"):
                 backend.load(completed(backend, context))
 
     def test_a_folder_that_is_no_saved_model(self, backend: Backend, tmp_path: Path) -> None:
         context = context_of(tmp_path, config(**GATHERING))
         folder = context.version_directory / "model.savedmodel"
         folder.mkdir()
-        with pytest.raises(Unavailable, match=r"is no SavedModel, for model instance 'm': it holds no saved_model.pb"):
+        with pytest.raises(Unavailable, match=r"is not a SavedModel, for model instance 'm': it holds no saved_model.pb"):
             backend.load(context)
         (folder / "saved_model.pb").write_bytes(b"no model")
         with pytest.raises(Internal, match="unable to read the SavedModel of model 'm'"):

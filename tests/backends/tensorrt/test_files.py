@@ -125,7 +125,9 @@ class TestCompletion:
         machine = Machine()
         config = msgspec.structs.replace(BARE, instance_group=())
         context = msgspec.structs.replace(machine.context(tmp_path, config, DOUBLE), devices=NO_DEVICES)
-        with pytest.raises(Unavailable, match="an engine of TensorRT can be read on a GPU only, and there is none"):
+        with pytest.raises(
+            Unavailable, match="an engine of TensorRT can be read on a GPU only, and this machine has no usable GPU"
+        ):
             machine.backend().auto_complete(context)
 
 
@@ -216,11 +218,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("content", "text"),
         [
-            (b"", "'model.plan' is no engine of TensorRT: the file is empty"),
+            (b"", "'model.plan' is not a TensorRT engine: the file is empty"),
             (b"version https://git-lfs.github.com/spec/v1\noid", "it is a pointer of Git LFS"),
             (container(bytes(100), size=20516), "it is cut off: 164 of 20516 bytes"),
-            (b"PK\x03\x04 and so on", "'model.plan' is no engine of TensorRT: it is a zip archive: it is served with backend: "),
-            (b"\xffPK and so on", "the file is no engine of TensorRT, or not of tensorrt (Serialization assertion"),
+            (b"PK\x03\x04 and so on", "'model.plan' is not a TensorRT engine: it is a zip archive: it is served with backend: "),
+            (b"\xffPK and so on", "the file is not a TensorRT engine, or not for tensorrt (Serialization assertion"),
         ],
     )
     def test_what_is_no_engine(self, tmp_path: Path, content: bytes, text: str) -> None:
@@ -268,10 +270,7 @@ class TestRefusals:
             (
                 "Cannot deserialize engine with lean runtime since IRuntime::setEngineHostCodeAllowed() was not called",
                 InvalidArgument,
-                (
-                    "it brings a runtime of its own, which is code: allow that with "
-                    "--backend-config=tensorrt,version-compatible=true"
-                ),
+                ("it contains its own runtime, which is code: allow that with --backend-config=tensorrt,version-compatible=true"),
             ),
             (
                 (

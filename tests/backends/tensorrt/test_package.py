@@ -116,7 +116,9 @@ def test_the_real_logger_and_runtime_explain_a_refusal(library: Any, engine: byt
     logger = make_logger(library, lambda level, message: None)
     runtime = library.Runtime(logger)
     for content in (engine[:100], b"garbage" * 50):
-        with pytest.raises(TpyError, match=r"unable to create TensorRT engine for model 'm': .* (finds no GPU|is no engine)"):
+        with pytest.raises(
+            TpyError, match=r"unable to create TensorRT engine for model 'm': .* (finds no GPU|is not a TensorRT engine)"
+        ):
             deserialize(library, runtime, logger, content, "m")
 
 

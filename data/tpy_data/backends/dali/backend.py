@@ -34,7 +34,7 @@ class DaliBackend:
             devices=frozenset({InstanceKind.KIND_CPU, *([InstanceKind.KIND_GPU] if on_gpu else [])}),
             decoupled=True,
             ragged=True,
-            gpus_unusable="" if on_gpu else f"DALI {VERSION} finds no GPU that it can use; look at nvidia-smi",
+            gpus_unusable="" if on_gpu else f"DALI {VERSION} finds no usable GPU; check nvidia-smi",
             version=VERSION,
         )
 

@@ -22,7 +22,7 @@ AnyTensor = TypeVar("AnyTensor", ModelInput, ModelOutput)
 
 
 def complete(config: ModelConfig, pipeline: PipelineDescription, *, batches: bool) -> ModelConfig:
-    """Fill in the batch size, a batcher, inputs, and outputs, also what is missing of those that are listed. Outputs go by their
+    """Fill in the batch size, a batcher, inputs, and outputs, and whatever the listed ones leave out. Outputs go by their
     order; a configuration may call them as it likes. Raises InvalidArgument for a contradiction."""
     _require_known_inputs(config, pipeline)
     known = {given.name: given for given in config.input}
@@ -110,7 +110,7 @@ def _validate(given: ModelInput | ModelOutput, described: TensorDescription, *, 
 
 
 def _validate_strings(given: ModelInput, described: TensorDescription, *, batches: bool) -> None:
-    """Strings go into a pipeline as bytes, each a sample of its own length."""
+    """Strings go into a pipeline as bytes, each a sample with its own length."""
     wanted = (1,) if batches else (VARIABLE,)
     if given.dims != wanted or described.datatype not in (None, DataType.UINT8) or described.dimensions not in (None, 1):
         raise InvalidArgument(

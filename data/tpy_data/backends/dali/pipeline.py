@@ -135,7 +135,7 @@ class Pipeline:
         return descriptions
 
     def _is_consumed(self, outputs: ctypes.c_void_p) -> bool:
-        """As in Triton: an input is empty, or its next data are not those that were fed."""
+        """As in Triton: an input is empty, or its next data are not what was fed."""
         names = [name for name in self._inputs if name.decode() in self._fed]
         if any(library.trace_of(outputs, name, b"depleted") != b"false" for name in names):
             return True

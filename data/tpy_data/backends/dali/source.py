@@ -23,7 +23,7 @@ _ERROR_CHARS_MAX: Final = 2000
 
 def read_pipeline(context: ModelContext) -> bytes:
     """The serialized pipeline: of the file that the configuration names (`model.dali`), which may be Python as well, else of
-    `dali.py`. Raises Unavailable when there is neither, Internal for a file that is no pipeline."""
+    `dali.py`. Raises Unavailable when there is neither, Internal for a file that is not a pipeline."""
     fallback = context.version_directory / PYTHON_FILENAME
     try:
         path = model_file(context, (DEFAULT_FILENAME, PYTHON_FILENAME))
@@ -38,7 +38,7 @@ def read_pipeline(context: ModelContext) -> bytes:
 
 
 def serialized(path: Path, model: str) -> bytes:
-    """Runs the file in a process of its own. Raises Internal with the end of what that says, and for one that is no .py."""
+    """Runs the file in a separate process. Raises Internal with the end of its output, and for a file that is not a .py file."""
     failed = f"unable to load model '{model}': '{path.name}' is neither a serialized pipeline of DALI nor a Python file of one"
     if path.suffix != ".py":
         raise Internal(failed + contents_of(path, "dali", "write one by Pipeline.serialize(filename=...)"))

@@ -80,7 +80,7 @@ class EngineInstance:
             self._wake.notify()
         self._thread.join(INSTANCE_CLOSE_S_MAX / 2)
         if self._thread.is_alive():
-            self._log("error", f"{self._name}: the engine does not return from a step and is left behind")
+            self._log("error", f"{self._name}: the engine does not return from a step and is abandoned")
         self._ended.set()
         self._watch.join()
         self._close_pipe()

@@ -18,7 +18,7 @@ _WHOLE_S: Final = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50
 """vLLM's buckets, roughly: dashboards for it show the same."""
 
 _PERIOD_NS: Final = 250 * NS_PER_MS
-"""Counts of a running engine are told this often: each is a message where it is in a process of its own."""
+"""The interval at which the counts of a running engine are reported: from a separate process each report is a message."""
 
 _COUNTER, _GAUGE, _HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 

@@ -18,7 +18,7 @@ from tpy_data.backends.validation import validate
 
 
 class FilModel:
-    """A `LoadedModel`. Trees are in memory once; every instance runs them in a thread of its own."""
+    """A `LoadedModel`. Trees are in memory once; every instance runs them in its own thread."""
 
     def __init__(self, context: ModelContext) -> None:
         """Reads the file. Raises TpyError."""
@@ -36,7 +36,7 @@ class FilModel:
         if unused:
             self._context.log("warning", f"model '{config.name}': parameters {', '.join(unused)} have no effect on a CPU")
         if (threads := self._forest.threads) != self._settings.threads:
-            self._context.log("warning", f"model '{config.name}': cpu_nthread is {threads}: as many as OpenMP may have here")
+            self._context.log("warning", f"model '{config.name}': cpu_nthread is {threads}, the most that OpenMP may use here")
         validate(config, self._forest.signature)
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:

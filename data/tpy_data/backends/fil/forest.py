@@ -20,7 +20,7 @@ from tpy_data.backends.file_backend import read_whole
 from tpy_data.backends.named_tensors import Array
 from tpy_data.backends.signature import VARIABLE, Signature, TensorInfo
 
-_CUT_SHORT: Final = "the file is cut short"
+_CUT_SHORT: Final = "the file is truncated"
 
 _MISSING_TYPE_ZERO = 1
 """In bits 2 and 3 of a decision's type."""
@@ -60,7 +60,7 @@ class Forest:
     """A `NamedProgram`, for any number of threads: a prediction changes nothing in it."""
 
     def __init__(self, path: Path, config: ModelConfig, settings: ModelSettings) -> None:
-        """Raises Internal for a file that is no model, Unsupported for one whose answer is no row of numbers."""
+        """Raises Internal for a file that is not a model, Unsupported for a model whose answer is not a row of numbers."""
         model_type = settings.model_type or type_of(path.name)
         treelite.core._LIB.TreeliteRegisterLogCallback(_UNLOGGED)  # for this thread
         try:
@@ -78,7 +78,7 @@ class Forest:
             )
         self._settings = settings
         self.threads = self._usable_threads(settings.threads)
-        """Fewer than the configuration says, where this machine has not so many."""
+        """Fewer than the configuration says, if this machine has fewer."""
         self._class_count = max(classes)
         self._classifies = task in (_BINARY, _MULTICLASS) if settings.is_classifier is None else settings.is_classifier
         self._columns = self._column_count(len(classes), config)
@@ -176,7 +176,7 @@ def _text_of(error: Exception) -> str:
     """treelite's message without the time and the place in its source."""
     text = re.sub(r"(\[[\d:]+\] \S+?:\d+: )|(Check failed: [^\n]*?: (?=[A-Z]))", "", str(error)).strip()
     if "sax_parse" in text:
-        return "it is no UBJSON, or cut short"
+        return "it is not UBJSON, or is truncated"
     if "codec can't decode" in text or "basic_string" in text:
         return "it is not in that format"
     if "bad_alloc" in text:

@@ -46,7 +46,7 @@ PARAMETER = "function"
 
 
 def create(settings: BackendSettings) -> Backend:
-    """The entry point. The backend has no settings of its own."""
+    """The entry point. The backend has no settings."""
     return FunctionBackend(settings.name)
 
 
@@ -171,7 +171,7 @@ class FunctionInstance:
         raise self._wrong(name, type(element).__name__, DataType.BYTES)
 
     def _cast(self, name: str, array: np.ndarray[Any, Any], datatype: DataType, *, is_array: bool) -> np.ndarray[Any, Any]:
-        """Numbers that are no array may be any that the type has."""
+        """Plain numbers may have any value that the type can hold."""
         target = np.dtype(datatype.numpy)
         if array.dtype.kind in "OSUc" or (is_array and not np.can_cast(array.dtype, target, "same_kind")):
             raise self._wrong(name, array.dtype if array.dtype.kind == "O" else from_numpy(array.dtype).value, datatype)

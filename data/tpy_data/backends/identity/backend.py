@@ -52,7 +52,7 @@ class _Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.fail_execute or self.fail_request or self.fail_instance)
 
     def chooses(self, request_id: str) -> bool:
-        """Returns True if this request is among those that may fail."""
+        """Returns True if this request may fail."""
         return not self.fail_only_id or self.fail_only_id == request_id
 
     def delay_ns(self, instance_number: int) -> int:
@@ -136,7 +136,7 @@ def _text(shape: tuple[int, ...]) -> str:
 
 
 def create(settings: BackendSettings) -> Backend:
-    """The entry point. The backend has no settings of its own."""
+    """The entry point. The backend has no settings."""
     return IdentityBackend(settings.name)
 
 
@@ -177,7 +177,7 @@ class IdentityModel:
         self._pairs = pairs
         self._behaviour = behaviour
         self._batches = batches
-        self._numbers = itertools.count()  # next() is atomic: instances are created in threads of their own
+        self._numbers = itertools.count()  # next() is atomic: each instance is created in its own thread
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
         if self._behaviour.fail_create_instance:

@@ -188,8 +188,8 @@ _HOSTING = ("tpy", "tpy_data", "msgspec", "ml_dtypes", "typing_extensions", "goo
 
 
 class _ServersPackages:
-    """A folder with links to the packages that host a backend, for interpreters of other environments: those have packages of
-    their own, and must not find all of the server's. What they have themselves comes first. Any thread."""
+    """A folder with links to the packages that host a backend, for interpreters of other environments: they have their own
+    packages, which come first, and must not find all of the server's. Any thread."""
 
     def __init__(self, origin: BackendOrigin) -> None:
         module = origin.entry_point.partition(":")[0].partition(".")[0]

@@ -20,7 +20,7 @@ _THREADS = "tflite_num_threads"
 
 
 class LiteRtModel:
-    """A `LoadedModel`: an interpreter per instance, which is no two threads' at once."""
+    """A `LoadedModel`: an interpreter per instance, never used by two threads at once."""
 
     def __init__(self, context: ModelContext) -> None:
         """Raises TpyError."""

@@ -30,9 +30,9 @@ class LoadedFile:
 
     def __init__(self, path: Path, config: ModelConfig, *, signature: str, threads: int | None) -> None:
         """Names are those of the signature (`signature`, else `serving_default`, else the only one), or those of the file's
-        tensors where it has none or the configuration has them. Raises Internal for a file that is no model or needs an
-        operator that is not there, InvalidArgument for a signature that it does not have, Unsupported for a type that cannot be
-        served."""
+        tensors where it has no signature or the configuration uses them. Raises Internal for a file that is not a model or needs
+        an operator that is not there, InvalidArgument for a signature that it does not have, Unsupported for a type that cannot
+        be served."""
         try:
             self._interpreter = Interpreter(model_path=str(path), num_threads=threads)
             self._interpreter.allocate_tensors()
@@ -46,7 +46,7 @@ class LoadedFile:
         except InvalidArgument:
             raise
         except Exception as error:
-            text = str(error).strip() or "it gives no reason, as where memory is short"
+            text = str(error).strip() or "it gives no reason; memory may be short"
             advice = contents_of(path, "litert") if any(word in text for word in _NOT_READ) else ""
             raise Internal(f"unable to load model '{config.name}': LiteRT cannot read '{path.name}': {text}{advice}") from error
         self._inputs = {name: int(each["index"]) for name, each in inputs.items()}

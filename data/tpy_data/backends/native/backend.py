@@ -201,7 +201,7 @@ def _open(native: Host, backend: int, context: ModelContext, *, auto_complete: b
 
 
 def _command_line(settings: BackendSettings) -> dict[str, str]:
-    """The settings as libraries read them: with those that Triton adds."""
+    """The settings as libraries read them, with the ones that Triton adds."""
     directory = settings.backend_directory
     return {
         "auto-complete-config": "true",
@@ -213,7 +213,7 @@ def _command_line(settings: BackendSettings) -> dict[str, str]:
 
 
 def _policy_name(placement: InstancePlacement) -> str:
-    """Triton's name for the policy of a device without one of its own."""
+    """Triton's name for the default policy of a device."""
     if placement.kind is InstanceKind.KIND_GPU:
         return f"gpu_{placement.device_id}"
     return "model" if placement.kind is InstanceKind.KIND_MODEL else "cpu"

@@ -46,7 +46,7 @@ def _bytes_array(shape: tuple[int, ...], elements: Sequence[bytes]) -> np.ndarra
 
 
 def _prepare(tensor: Tensor) -> tuple[object, tuple[int, ...]]:
-    """A buffer of the elements of an array that has none itself, and its shape. Raises Internal for one on a device."""
+    """A buffer of the elements of an array that does not expose one, and its shape. Raises Internal for one on a device."""
     array = tensor.array
     if tensor.datatype is DataType.BYTES:
         parts: list[bytes] = []

@@ -78,7 +78,7 @@ class DeviceOnnxInstance(OnnxInstance):
     def _stage(
         self, session: Session, requests: Sequence[ExecutionRequest], staged: list[object]
     ) -> dict[str, Array | DeviceArray]:
-        """The inputs of the batch, on the device but for those that the model reads on the host."""
+        """The inputs of the batch, on the device, except what the model reads on the host."""
         feed = gather_where_it_is(requests, self._place.devices, self._place.device_id)
         for name, array in feed.items():
             expected = self._inputs[name]
@@ -106,7 +106,7 @@ class DeviceOnnxInstance(OnnxInstance):
     def _run_on_device(
         self, session: Session, names: Sequence[str], feed: Mapping[str, Array | DeviceArray]
     ) -> list[Array | DeviceArray | None]:
-        """The outputs, on the device but for those that the model makes on the host."""
+        """The outputs, on the device, except what the model makes on the host."""
         on_device = [name not in session.host_outputs and self._outputs[name].datatype is not DataType.BYTES for name in names]
         inputs = {name: array for name, array in feed.items() if isinstance(array, DeviceArray)}
         graphs = self._graphs if all(on_device) and len(inputs) == len(feed) else None

@@ -14,7 +14,7 @@ from tpy_data.backends.onnxruntime.session import RunOptions, Session
 
 _GRAPH = "gpu_graph_id"
 NO_CAPTURE: Mapping[str, str] = {_GRAPH: "-1"}
-"""Run entries of runs that are no graphs: else a captured graph would be replayed, at the addresses of another run."""
+"""Run entries for runs without a graph: otherwise a captured graph would be replayed, at the addresses of another run."""
 
 _Key = tuple[tuple[str, ...], tuple[tuple[str, tuple[int, ...]], ...]]
 
@@ -31,7 +31,7 @@ class _Graph(NamedTuple):
 class Graphs:
     """The graphs of one instance, by the outputs that are wanted and the shapes of the inputs; of the first CUDA_GRAPHS_MAX.
 
-    The shapes of the outputs are known after a run that was no graph. ONNX Runtime captures by itself, once it has run a graph
+    The shapes of the outputs are known after a run without a graph. ONNX Runtime captures by itself, once it has run a graph
     often enough. Used in the instance's thread.
     """
 

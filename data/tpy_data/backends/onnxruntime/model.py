@@ -60,7 +60,7 @@ class OnnxModel:
         return session
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
-        """On a GPU with a session and a stream of its own, as Triton's; else with the session of its device."""
+        """On a GPU with its own session and stream, as in Triton; otherwise with the session of its device."""
         config = self._context.config
         if self._is_bound(placement):
             return self._create_bound(placement)
@@ -77,7 +77,8 @@ class OnnxModel:
         return on_gpu and not self._unbound_reason()
 
     def _unbound_reason(self) -> str:
-        """Returns the reason why instances on a GPU pass their tensors through host memory; "" if the configuration has none."""
+        """Returns the reason why instances on a GPU pass their tensors through host memory; "" if the configuration does not make
+        them."""
         config = self._context.config
         if state_specs(config):
             return "it has states, which are kept in host memory"

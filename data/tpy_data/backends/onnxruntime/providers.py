@@ -97,10 +97,10 @@ def providers_for(
 ) -> tuple[Provider, ...]:
     """The providers of a session, most wanted first; the last is always the CPU.
 
-    `offered` are those that the installed ONNX Runtime has. Accelerators for GPUs count on GPU placements only, those
-    for CPUs always, as in Triton. `stream` is the CUDA stream in which a GPU's session computes, 0: streams of its own. Raises
-    InvalidArgument for an unknown accelerator or option, or one without its provider, Unsupported for a GPU without CUDA.
-    """
+    `offered` are the providers of the installed ONNX Runtime. Accelerators for GPUs count on GPU placements only, accelerators
+    for CPUs always, as in Triton. `stream` is the CUDA stream in which a GPU's session computes, 0: the session makes its
+    streams. Raises InvalidArgument for an unknown accelerator or option, or one without its provider, Unsupported for a GPU
+    without CUDA."""
     chosen: list[Provider] = []
     policy = config.optimization.execution_accelerators if config.optimization is not None else None
     if kind is InstanceKind.KIND_GPU:

@@ -172,8 +172,8 @@ def runtime_error(error: Exception) -> Internal:
 
 class Session:
     """A loaded model on one device. `run` may be called from several threads at once. `captures`: its runs are CUDA
-    graphs, unless they say otherwise. `host_inputs` and `host_outputs` are those
-    that it reads and writes in host memory, wherever it runs."""
+    graphs, unless they say otherwise. `host_inputs` and `host_outputs` are what it reads and writes in host memory, wherever it
+    runs."""
 
     def __init__(
         self,
@@ -315,7 +315,7 @@ def to_array(value: onnxruntime.OrtValue | None) -> Array | None:
 
 
 class _MemoryOf:
-    """Lends numpy the memory of a bfloat16 OrtValue, which has no numpy type of its own, and keeps it alive meanwhile."""
+    """Lends numpy the memory of a bfloat16 OrtValue, whose type numpy does not have, and keeps it alive meanwhile."""
 
     def __init__(self, value: onnxruntime.OrtValue) -> None:
         self._value = value

@@ -67,7 +67,7 @@ def backend_config(pairs: Mapping[str, str]) -> BackendConfig:
 def session_settings(config: ModelConfig) -> SessionSettings:
     """Parse a model's `parameters` and `optimization.graph`; parameters with other names are not ours to judge.
 
-    Raises InvalidArgument, with Triton's texts, for a value that is no number or switch.
+    Raises InvalidArgument, with Triton's texts, for a value that is neither a number nor a switch.
     """
     execution_mode = parse_integer(config.parameter("execution_mode", "0"))
     if execution_mode not in {0, 1}:

@@ -46,7 +46,7 @@ class Network:
     """A file as OpenVINO reads it, with the configuration's batch dimension and shapes."""
 
     def __init__(self, path: Path, config: ModelConfig, settings: ModelSettings) -> None:
-        """Raises Internal for a file that is no model, InvalidArgument for shapes that it cannot take, Unsupported for a type
+        """Raises Internal for a file that is not a model, InvalidArgument for shapes that it cannot take, Unsupported for a type
         that cannot be served."""
         self._core = openvino.Core()
         for library in settings.extensions:

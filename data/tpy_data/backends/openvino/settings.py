@@ -16,7 +16,7 @@ _OWN = frozenset({"PERFORMANCE_HINT", "NUM_STREAMS", *_COUNTS})
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One model's parameters. `device` "" leaves the choice to the instance group. `properties` may be OpenVINO's: those that
+    """One model's parameters. `device` "" leaves the choice to the instance group. `properties` may be OpenVINO's: the ones that
     the device knows are."""
 
     device: str = ""

@@ -53,7 +53,7 @@ class GenAiBackend:
         return self._capabilities
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """The scheduler's settings and the chat template, as parameters, where the configuration has none. Raises TpyError."""
+        """The scheduler's settings and the chat template, as parameters, unless the configuration has them. Raises TpyError."""
         config = context.config
         facts = facts_of(context)
         settings = settings_of(config, facts, available_memory())

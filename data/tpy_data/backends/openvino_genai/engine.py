@@ -33,8 +33,8 @@ _IGNORED: Final = genai.GenerationStatus.IGNORED
 
 
 class _Sequence:
-    """One sequence. `tokens` are those of the prompt and what was generated, `handle` is the pipeline's for it. `grammar` "": it
-    has none."""
+    """One sequence. `tokens` are the prompt's and what was generated, `handle` is the pipeline's for it. `grammar` "": no
+    grammar."""
 
     __slots__ = (
         "config",
@@ -172,7 +172,7 @@ class GenAiEngine:
         self._release()
 
     def _join_waiting(self) -> list[Delta]:
-        """Have sequences join that there is room for. Returns the errors of those that the pipeline refuses."""
+        """Adds the sequences that there is room for. Returns the errors of the sequences that the pipeline refuses."""
         refused = []
         while self._waiting and len(self._sequences) < self._settings.max_num_seqs:
             first = self._waiting[0]

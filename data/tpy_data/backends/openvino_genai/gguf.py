@@ -12,7 +12,7 @@ from tpy.gguf import GgufError, GgufHeader, read_header
 
 
 class _Format(NamedTuple):
-    """The format of a tensor: so many elements are in a block of `size` bytes."""
+    """The format of a tensor: the number of elements in a block of `size` bytes."""
 
     name: str
     elements: int

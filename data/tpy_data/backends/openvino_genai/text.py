@@ -25,7 +25,7 @@ class TextOfTokens:
         self._from = 0
         """The first of the tokens that are decoded to compare."""
         self._upto = 0
-        """So many tokens are written."""
+        """The number of tokens already written."""
         self._waiting = ""
         """Text that may be the beginning of a stop string."""
         self.is_stopped = False

@@ -81,9 +81,9 @@ class PythonBackend:
         return self._capabilities
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """Runs the model's auto_complete_config, if it has one, in an interpreter of its own.
+        """Runs the model's auto_complete_config, if it has one, in a separate interpreter.
 
-        Raises InvalidArgument when what it left is no configuration, Internal when it (or importing the model) failed.
+        Raises InvalidArgument when the result is not a valid configuration, Internal when it (or importing the model) failed.
         """
         self._warn_ignored(context)
         given = to_json(context.config)
@@ -218,7 +218,7 @@ class ThreadedModel:
 
 
 def instance_start(context: ModelContext, placement: InstancePlacement, source: ModelSource) -> InstanceStart:
-    """The parameters of an instance, in the server or in a process of its own."""
+    """The parameters of an instance, in the server or in a separate process."""
     return InstanceStart(
         name=placement.name,
         source=source,
@@ -239,7 +239,7 @@ def implicit_state(config: ModelConfig) -> ImplicitState | None:
 
 
 def execute_limit_s(config: ModelConfig) -> float | None:
-    """The seconds that `execute` may take, None for as long as it likes. Raises InvalidArgument for what is no such number."""
+    """The seconds that `execute` may take, None: no limit. Raises InvalidArgument for a value that is not such a number."""
     text = config.parameter(EXECUTE_LIMIT)
     if not text:
         return None
@@ -281,7 +281,8 @@ def initialize_arguments(context: ModelContext, placement: InstancePlacement) ->
 
 
 def merge(config: ModelConfig, given: Mapping[str, Any], completed: Mapping[str, Any]) -> ModelConfig:
-    """The configuration with what auto_complete_config changed. Raises InvalidArgument when that is no configuration.
+    """The configuration with what auto_complete_config changed. Raises InvalidArgument when the result is not a valid
+    configuration.
 
     `given` and `completed` are the JSON forms before and after.
     """

@@ -37,7 +37,7 @@ _Paths = Annotated[
 class SandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`mode` "require": a machine that lacks a part of it cannot load the model; "best-effort": that is a warning. `network` and
     `programs` allow sockets, and starting other programs. `read` and `write` are paths beside the model's own, relative ones in
-    the model's folder. `environment` are variables that the worker gets beside those that say nothing of the server."""
+    the model's folder. `environment` are variables that the worker gets besides the ones that reveal nothing about the server."""
 
     mode: Literal["require", "best-effort"] = "require"
     network: Literal["none", "allow"] = "none"
@@ -78,12 +78,11 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sandbox_of(context: ModelContext, settings: Mapping[str, str], code: Sequence[str] = ()) -> Sandbox | None:
-    """The sandbox of a model, by its parameter, else its backend's settings; None: it has none. `code` are the paths of what
+    """The sandbox of a model, by its parameter, else its backend's settings; None: no sandbox. `code` are the paths of what
     workers run beside the interpreter and its packages.
 
-    Raises InvalidArgument for a value that is none, Unavailable where it is required and this machine lacks a part of it; without
-    being required, that is a warning.
-    """
+    Raises InvalidArgument for an invalid value, Unavailable if a sandbox is required and this machine lacks a part of it; if not
+    required, that is a warning."""
     config = context.config
     text, where = config.parameter(SANDBOX), f"parameter {SANDBOX} of model '{config.name}'"
     if not text:

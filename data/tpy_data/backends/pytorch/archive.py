@@ -32,7 +32,7 @@ def file_kind(path: Path) -> FileKind:
             names = {_inside(name) for name in archive.namelist()}
     except zipfile.BadZipFile:
         raise InvalidArgument(
-            f"'{path}' is not a model of PyTorch: it is no zip archive, as all of them are since PyTorch 1.6"
+            f"'{path}' is not a model of PyTorch: it is not a zip archive, as all models have been since PyTorch 1.6"
             f"{contents_of(path, 'pytorch')}; {_HOW_TO_SAVE}"
         ) from None
     if any(name.startswith(_AOT_FOLDER) for name in names):

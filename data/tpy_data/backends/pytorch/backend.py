@@ -83,11 +83,11 @@ def _without_cuda() -> str:
             f"the installed PyTorch {torch.__version__} is a build without CUDA; install one for the CUDA of this machine, see "
             "https://pytorch.org/get-started"
         )
-    return f"PyTorch {torch.__version__} with CUDA {torch.version.cuda} finds no GPU that it can use; look at nvidia-smi"
+    return f"PyTorch {torch.__version__} with CUDA {torch.version.cuda} finds no usable GPU; check nvidia-smi"
 
 
 class PyTorchBackend:
-    """One per server. Models with `runtime: "model.py"` run in workers of a Python backend of its own, as in Triton."""
+    """One per server. Models with `runtime: "model.py"` run in workers of its own Python backend, as in Triton."""
 
     def __init__(self, settings: BackendSettings) -> None:
         """Raises InvalidArgument for a bad `--backend-config` value."""
@@ -106,7 +106,7 @@ class PyTorchBackend:
             ragged=True,
             batch_io=True,
             gpus_unusable="" if torch.cuda.is_available() else _without_cuda(),
-            version=str(torch.__version__),  # of a class of its own, which no message to a worker holds
+            version=str(torch.__version__),  # its class cannot be sent to a worker
         )
 
     @property

@@ -24,7 +24,7 @@ class ExportedProgram:
     def __init__(
         self, path: Path, model_name: str, device: torch.device | None, compile_options: Mapping[str, Any] | None
     ) -> None:
-        """Raises Internal for what cannot be loaded, Unsupported for inputs and outputs that are no tensors of a known type."""
+        """Raises Internal for what cannot be loaded, Unsupported for inputs and outputs that are not tensors of a known type."""
         try:
             exported = torch.export.load(str(path))
             if device is not None and device.type != "cpu":

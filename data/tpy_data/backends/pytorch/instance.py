@@ -36,7 +36,7 @@ Warn = Callable[[str], None]
 
 
 class _Output(msgspec.Struct, frozen=True):
-    """An output of the configuration. `shape` has the batch dimension; None is not compared."""
+    """An output of the configuration. `shape` has the batch dimension; None: not compared."""
 
     name: str
     place: int | str
@@ -173,7 +173,7 @@ class PyTorchInstance:
 
 
 def _outputs(config: ModelConfig, places: Mapping[str, int | str]) -> tuple[_Output, ...]:
-    """Of the configuration and, for states that are no outputs too, of the sequence batcher."""
+    """Of the configuration and, for states that are not also outputs, of the sequence batcher."""
     batch = (-1,) if config.max_batch_size > 0 else ()
     cut = {name for made in config.batch_output for name in made.target_name}
     outputs = {}
@@ -195,7 +195,7 @@ def _find(output: _Output, made: Sequence[Any] | Mapping[str, Any]) -> Any:
     if isinstance(made, Mapping):
         if not isinstance(place, str) or place not in made:
             raise InvalidArgument(
-                f"output '{output.name}' is no key of the dict that the model returned: {', '.join(map(str, made))}"
+                f"output '{output.name}' is not a key of the dict that the model returned: {', '.join(map(str, made))}"
             )
         return made[place]
     if not isinstance(place, int) or place >= len(made):

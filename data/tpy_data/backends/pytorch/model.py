@@ -81,7 +81,7 @@ _THREADS_DEFAULT = torch.get_num_threads()
 
 
 class PyTorchModel:
-    """A `LoadedModel`. Modules may keep state, so each instance has a copy of its own; `ENABLE_WEIGHT_SHARING` says that they do
+    """A `LoadedModel`. Modules may keep state, so each instance has its own copy; `ENABLE_WEIGHT_SHARING` says that they do
     not."""
 
     def __init__(self, context: ModelContext) -> None:

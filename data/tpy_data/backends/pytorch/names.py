@@ -41,7 +41,7 @@ def input_positions(config: ModelConfig, signature: Signature, warn: Warn = lamb
             place = position
         if place is None:
             raise InvalidArgument(
-                f"input '{name}' does not follow <name>__<index> naming convention, and is no argument of {signature.text()}"
+                f"input '{name}' does not follow <name>__<index> naming convention, and is not an argument of {signature.text()}"
             )
         positions[name] = place
     _require_distinct(config, "input", positions, len(arguments), signature)

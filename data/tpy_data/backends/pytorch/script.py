@@ -47,7 +47,7 @@ class ScriptProgram:
         self._names = [argument.name for argument in self.signature.inputs]
 
     def run(self, values: Values) -> Sequence[Any] | Mapping[str, Any]:
-        """Raises what the module raises, Internal for results that are no tensors."""
+        """Raises what the module raises, Internal for results that are not tensors."""
         if len(values) == len(self._names) or self.signature.takes_dict:
             made = self._module(*[values[position] for position in range(len(values))])
         else:

@@ -32,8 +32,8 @@ class BackendConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One model's parameters. Thread counts 0 leave PyTorch's default.
 
-    `jit_switches` are those that were given; they and `interop_threads` belong to the whole process. `compile_options` None: the
-    program is not compiled again.
+    `jit_switches` are the ones that were given; they and `interop_threads` belong to the whole process. `compile_options` None:
+    the program is not compiled again.
     """
 
     intraop_threads: int = 0
@@ -94,7 +94,7 @@ def _compile_options(config: ModelConfig) -> Mapping[str, object] | None:
     try:
         options = orjson.loads(text or "{}")
     except orjson.JSONDecodeError as error:
-        raise InvalidArgument(f"parameter {COMPILE} of model '{config.name}' is no JSON: {error}") from None
+        raise InvalidArgument(f"parameter {COMPILE} of model '{config.name}' is not JSON: {error}") from None
     if not isinstance(options, dict) or "model" in options:
         raise InvalidArgument(
             f"parameter {COMPILE} of model '{config.name}' must be a JSON object of arguments of torch.compile, without 'model'"

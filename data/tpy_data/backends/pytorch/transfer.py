@@ -37,7 +37,7 @@ class Transfer(Protocol):
         ...
 
     def fetch(self, tensors: Sequence[torch.Tensor], stay: Sequence[bool]) -> list[Array | DeviceArray]:
-        """The tensors as arrays, on the host but for those that may stay where they are; nothing writes them any more."""
+        """The tensors as arrays, on the host unless they may stay where they are; nothing writes them any more."""
         ...
 
     def after(self) -> None:

@@ -24,7 +24,7 @@ from tpy_data.backends.validation import validate
 
 INPUT: Final = "X"
 TEXT_INPUT: Final = "TEXT"
-"""Of estimators that take texts: those that do not say how many features they have."""
+"""The input of estimators that take texts: they do not say how many features they have."""
 
 METHODS: Final = (
     "predict",
@@ -129,7 +129,7 @@ class Estimator:
         if hasattr(made, "toarray"):
             made = made.toarray()
         if isinstance(made, list):
-            raise Unsupported(f"{name} of a model with several outputs of classes gives {len(made)} arrays, which is no tensor")
+            raise Unsupported(f"{name} of a model with several outputs of classes gives {len(made)} arrays, not one tensor")
         array: Array = np.asarray(made)
         if array.dtype.kind in "OUS":
             texts = [text if isinstance(text, bytes) else str(text).encode() for text in array.reshape(-1).tolist()]

@@ -46,7 +46,7 @@ def read_estimator(context: ModelContext, trust: Trust) -> Any:
     """The estimator of a model. What it warns of while it is loaded, such as another version of scikit-learn, is logged.
 
     Raises Unsupported for a pickle that is not allowed or types that are not trusted, Unavailable for packages that are missing,
-    Internal for a file that is no model.
+    Internal for a file that is not a model.
     """
     path = model_file(context, FILENAMES)
     skops = path.suffix == ".skops"
@@ -65,7 +65,7 @@ def read_estimator(context: ModelContext, trust: Trust) -> Any:
             ) from error
         except Exception as error:
             text = (str(error).splitlines() or [""])[0]
-            advice = "" if isinstance(error, MemoryError) else contents_of(path, "sklearn", "it is no file of skops or joblib")
+            advice = "" if isinstance(error, MemoryError) else contents_of(path, "sklearn", "it is not a skops or joblib file")
             raise Internal(
                 f"unable to load model '{context.config.name}': scikit-learn {VERSION} cannot read '{path.name}': "
                 f"{type(error).__name__}: {text}{advice}"

@@ -31,7 +31,7 @@ _NOT_FOR_SERVING = frozenset({"__saved_model_init_op", "__saved_model_train_op"}
 
 def meta_graph(folder: Path, name: str, settings: ModelSettings) -> Any:
     """The MetaGraph with the tag that the settings name, else `serve`, else the only one. Raises Unavailable for a folder that is
-    no SavedModel, Internal for one that cannot be read, InvalidArgument for a tag that it does not have."""
+    not a SavedModel, Internal for one that cannot be read, InvalidArgument for a tag that it does not have."""
     binary, text = folder / "saved_model.pb", folder / "saved_model.pbtxt"
     try:
         if binary.is_file():
@@ -39,7 +39,7 @@ def meta_graph(folder: Path, name: str, settings: ModelSettings) -> Any:
         elif text.is_file():
             model = text_format.Parse(text.read_text(encoding="utf-8"), saved_model_pb2.SavedModel())
         else:
-            raise Unavailable(f"'{folder}' is no SavedModel, for model instance '{name}': it holds no saved_model.pb")
+            raise Unavailable(f"'{folder}' is not a SavedModel, for model instance '{name}': it holds no saved_model.pb")
     except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
         raise _unreadable(binary if binary.is_file() else text, name, str(error)) from error
     graphs = list(model.meta_graphs)
@@ -65,8 +65,8 @@ def _unreadable(file: Path, name: str, reason: str) -> Internal:
 
 def signature_of(graph: Any, name: str, settings: ModelSettings) -> tuple[Signature, Names, Names]:
     """The signature that the settings name, else `serving_default`, else the only one; and the graph's names of inputs and
-    outputs. Raises InvalidArgument when there is none, or more than one to choose from, Unsupported for a tensor that cannot be
-    served."""
+    outputs. Raises InvalidArgument when there is no signature, or more than one to choose from, Unsupported for a tensor that
+    cannot be served."""
     found = {key: value for key, value in sorted(graph.signature_def.items()) if key not in _NOT_FOR_SERVING}
     if settings.signature:
         chosen = graph.signature_def.get(settings.signature) if settings.signature in graph.signature_def else None

@@ -27,7 +27,7 @@ _INPUTS = frozenset({"Placeholder", "PlaceholderWithDefault", "PlaceholderV2"})
 
 
 class LoadedGraph:
-    """A graph in a session of its own. Runs may be called from several threads at once."""
+    """A graph in its own session. Runs may be called from several threads at once."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ def _session_config(settings: ModelSettings, backend: BackendConfig, placement: 
 
 def _no_graph(path: Path, name: str, reason: str) -> Internal:
     advice = contents_of(path, "tensorflow")
-    return Internal(f"unable to load model '{name}': '{path.name}' is no graph of TensorFlow: {reason}{advice}")
+    return Internal(f"unable to load model '{name}': '{path.name}' is not a TensorFlow graph: {reason}{advice}")
 
 
 def _import_frozen(path: Path, name: str) -> None:
@@ -138,8 +138,8 @@ def _import_frozen(path: Path, name: str) -> None:
 
 
 def _signature_of_graph(graph: Any, config: ModelConfig) -> tuple[Signature, Names, Names]:
-    """The signature of a graph that has none itself: the outputs of the configuration, and what nothing else uses; and the
-    inputs that they need."""
+    """The signature of a graph without one: the outputs of the configuration, and what nothing else uses; and the inputs that
+    they need."""
     ends = {operation.name: operation.outputs[0] for operation in graph.get_operations() if _is_end(operation)}
     names = [*(output.name for output in config.output), *(spec.output_name for spec in state_specs(config))]
     wanted = {name: tensor for name in names if (tensor := _tensor(graph, name)) is not None}
@@ -176,7 +176,7 @@ def _input_names(config: ModelConfig) -> Iterator[str]:
 
 
 def _tensor(graph: Any, name: str) -> Any:
-    """None when the graph has none of that name; an operation's name is that of its first output."""
+    """None when the graph has no tensor of that name; an operation's name is that of its first output."""
     try:
         return graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
     except (KeyError, ValueError):

@@ -139,7 +139,7 @@ class TensorFlowModel:
                 graph.close()
 
     def load(self, placement: InstancePlacement) -> LoadedGraph:
-        """A session of its own for the caller. Raises TpyError."""
+        """A new session for the caller. Raises TpyError."""
         config = self._context.config
         self._context.log("verbose", f"opening '{self._path}' for model '{config.name}' ({placement.kind.name})")
         with bound(placement.host):
@@ -177,7 +177,7 @@ _INSTANCES_ON_CPU = 2
 def tensorflow_backend(settings: BackendSettings) -> FileBackend:
     """Raises InvalidArgument for a bad `--backend-config` value."""
     config = backend_config(settings.config)
-    tf.get_logger().setLevel("ERROR")  # it warns of its own older interfaces
+    tf.get_logger().setLevel("ERROR")  # TensorFlow warns about its older interfaces
     devices = {InstanceKind.KIND_CPU, InstanceKind.KIND_MODEL}
     if tf.config.list_physical_devices("GPU"):
         devices.add(InstanceKind.KIND_GPU)

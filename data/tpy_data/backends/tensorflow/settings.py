@@ -121,5 +121,5 @@ def read_init_ops(context: ModelContext, name: str) -> list[str]:
     try:
         operations: list[str] = json.loads(read_file(file, bytes_max=MODEL_TEXT_BYTES_MAX))["init_ops"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidArgument(f"'{name}' of model '{model}' is no JSON object with a list 'init_ops': {error}") from None
+        raise InvalidArgument(f"'{name}' of model '{model}' is not a JSON object with a list 'init_ops': {error}") from None
     return operations

@@ -16,7 +16,7 @@ class TensorRTBackend:
     """One per server. Holds settings only; engines belong to the loaded models."""
 
     def __init__(self, settings: BackendSettings, config: BackendConfig, library: Library) -> None:
-        """Loads the plugins of TensorRT, and those that the settings name. Raises Unavailable when one cannot be loaded."""
+        """Loads the plugins of TensorRT, and the ones that the settings name. Raises Unavailable when one cannot be loaded."""
         self._config = config
         self._library = library
         logger = make_logger(library, lambda level, message: None)
@@ -28,7 +28,7 @@ class TensorRTBackend:
                 raise Unavailable(f"unable to load TensorRT plugin '{path}': {error}") from error
             if handle is None:
                 reasons = logger.take_errors()
-                raise Unavailable(f"unable to load TensorRT plugin '{path}': {reasons[0] if reasons else 'it is none'}")
+                raise Unavailable(f"unable to load TensorRT plugin '{path}': {reasons[0] if reasons else 'it is not a plugin'}")
         self._capabilities = BackendCapabilities(
             name=settings.name,
             default_model_filename=FILENAMES[0],
@@ -54,7 +54,7 @@ class TensorRTBackend:
             raise Unavailable(
                 f"unable to load plan file to auto complete config of model '{config.name}': an engine of TensorRT can be "
                 "read on a GPU "
-                "only, and there is none"
+                "only, and this machine has no usable GPU"
             )
         placement = InstancePlacement(name=config.name, kind=InstanceKind.KIND_GPU, device_id=devices[0])
         return complete(config, self._model(context).signature(placement))

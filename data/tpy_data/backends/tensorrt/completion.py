@@ -21,8 +21,8 @@ _Tensor = TypeVar("_Tensor", ModelInput, ModelOutput)
 
 
 def complete(config: ModelConfig, signature: Signature) -> ModelConfig:
-    """Fill in the batch size, a batcher, lists of inputs and outputs that are empty, and in those that are not, datatypes, dims
-    and marks of shape tensors that are missing.
+    """Fill in the batch size, a batcher, lists of inputs and outputs that are empty, and, in lists that are not, missing
+    datatypes, dims and marks of shape tensors.
 
     Raises InvalidArgument or Internal, with Triton's texts, for a contradiction.
     """
@@ -137,7 +137,7 @@ def _new(kind: type[_Tensor], info: TensorInfo, *, batches: bool) -> _Tensor:
 
 
 def _filled(tensor: _Tensor, infos: Mapping[str, TensorInfo], *, batches: bool) -> _Tensor:
-    """Only what is not set. Raises InvalidArgument for a mark of a shape tensor on one that is none."""
+    """Only what is not set. Raises InvalidArgument for a mark of a shape tensor on a tensor that is not one."""
     info = infos[tensor.name]
     if tensor.is_shape_tensor and not info.is_shape_tensor:
         raise InvalidArgument(f"'{tensor.name}' is incorrectly specified as a shape tensor.")
@@ -159,7 +159,7 @@ def _filled(tensor: _Tensor, infos: Mapping[str, TensorInfo], *, batches: bool) 
 
 def _dims_of(info: TensorInfo, *, batches: bool) -> tuple[tuple[int, ...], TensorReshape | None]:
     """The configuration's dims and reshape. In a model that batches, a shape tensor has the batch size in front of its values: it
-    is no dimension, and no value of the request's."""
+    is neither a dimension nor a value of the request's."""
     if info.is_shape_tensor:
         return tuple(size - 1 if batches else size for size in info.shape), None
     return dims_of(info.shape, batches=batches)

@@ -130,7 +130,7 @@ def shapes_of(spec: GraphSpec, profile: Profile, unbatched: Iterable[str]) -> Gr
 
 def closest(captured: Sequence[GraphShapes], shapes: Shapes) -> int | None:
     """Returns the index of the graph that a batch of these shapes takes: one captured for just these, or else the smallest that
-    serves it with room to spare; None when there is none.
+    serves it with room to spare; None without either.
 
     Only the first dimension may have room: then what the batch has is in front in each buffer, as the graph expects it.
     """

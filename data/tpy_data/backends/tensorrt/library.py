@@ -19,7 +19,7 @@ Log = Callable[[str, str], None]
 
 
 def find_library(backend_name: str, wanted: str = "") -> Library:
-    """Import TensorRT: the package `wanted`, or the first that is installed. Raises Unavailable when there is none."""
+    """Import TensorRT: the package `wanted`, or the first that is installed. Raises Unavailable when none can be imported."""
     reasons = []
     for name in (wanted,) if wanted else MODULES:
         try:

@@ -28,8 +28,8 @@ _DESERIALIZING = threading.Lock()
 
 
 class TensorRTModel:
-    """A `LoadedModel`. The instances of a device (and a DLA core) share the engine, and so the weights; each has contexts of its
-    own."""
+    """A `LoadedModel`. The instances of a device (and a DLA core) share the engine, and so the weights; each has its own
+    contexts."""
 
     def __init__(self, context: ModelContext, library: Library, *, version_compatible: bool) -> None:
         """Reads nothing yet. Raises InvalidArgument for a wrong parameter or graph."""

@@ -19,7 +19,7 @@ _REBUILD = "build it again with the TensorRT that is to serve it"
 
 
 def read_plan(path: Path, model_name: str) -> bytes:
-    """The file. Raises InvalidArgument for one that plainly is no whole engine."""
+    """The file. Raises InvalidArgument for one that is plainly not a complete engine."""
     content = path.read_bytes()
     reason = other_contents(path, "tensorrt")
     if content.startswith(_CONTAINER_MAGIC):
@@ -27,7 +27,7 @@ def read_plan(path: Path, model_name: str) -> bytes:
         if len(content) < size:
             reason = f"it is cut off: {len(content)} of {size} bytes"
     if reason:
-        raise InvalidArgument(f"unable to load model '{model_name}', '{path.name}' is no engine of TensorRT: {reason}")
+        raise InvalidArgument(f"unable to load model '{model_name}', '{path.name}' is not a TensorRT engine: {reason}")
     return content
 
 
@@ -76,7 +76,7 @@ def explain(errors: Sequence[str], installed: str, built_by: str) -> tuple[str, 
         return f"it was built by {age} version of TensorRT than {installed}, which is installed: {_REBUILD}", InvalidArgument
     if "EngineHostCodeAllowed" in text:
         return (
-            "it brings a runtime of its own, which is code: allow that with --backend-config=tensorrt,version-compatible=true"
+            "it contains its own runtime, which is code: allow that with --backend-config=tensorrt,version-compatible=true"
         ), InvalidArgument
     if found := re.search(r"find plugin:? (\S+?),? version", text):
         return (f"it needs the plugin {found[1]}: name its library with --backend-config=tensorrt,plugins=PATH"), InvalidArgument
@@ -89,7 +89,7 @@ def explain(errors: Sequence[str], installed: str, built_by: str) -> tuple[str, 
     if "VERSION_MISMATCH" in text:
         return f"it was built{by or ' by another version'}, and {installed} is installed: {_REBUILD}", InvalidArgument
     if re.search(r"[Mm]agic ?[Tt]ag|MALFORMED_ENGINE|minBufferSize", text):
-        return f"the file is no engine of TensorRT, or not of {installed.split()[0]}", InvalidArgument
+        return f"the file is not a TensorRT engine, or not for {installed.split()[0]}", InvalidArgument
     if built_by and built_by != installed.split()[-1]:
         return f"it was built by version {built_by}, and {installed} is installed: {_REBUILD}", InvalidArgument
     return f"{installed} refuses it", Internal

@@ -1,4 +1,5 @@
-"""Chooses the optimization profile of a batch: of those that take it, the one whose best shapes are nearest, as Triton does."""
+"""Chooses the optimization profile of a batch: of the profiles that take it, the one whose best shapes are nearest, as Triton
+does."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ MULTI_DEVICE = "enable_multi_device"
 
 class BackendConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The backend's own settings. `plugins` are libraries that are loaded before the first engine; `version_compatible` allows
-    engines that carry a runtime of their own, which is code; `library` is the package to use, ours to say."""
+    engines that contain their own runtime, which is code; `library` is the package to use, an addition of ours."""
 
     plugins: tuple[str, ...] = ()
     version_compatible: bool = False

@@ -22,7 +22,7 @@ DATATYPES = {
     "INT64": DataType.INT64,
     "BOOL": DataType.BOOL,
 }
-"""By the name of TensorRT's type; those of fewer than 8 bits, and FP8, have none here."""
+"""By the name of TensorRT's type; types of fewer than 8 bits, and FP8, are missing here."""
 
 
 class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,7 +54,7 @@ class VllmBackend:
         return self._capabilities
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """The tokenizer's folder, for chats, and the longest sequence, as parameters, where the configuration has none. Raises
+        """The tokenizer's folder, for chats, and the longest sequence, as parameters, unless the configuration has them. Raises
         TpyError."""
         config = context.config
         arguments = arguments_of(context.version_directory)

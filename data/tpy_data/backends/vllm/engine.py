@@ -175,7 +175,7 @@ class VllmEngine:
         return deltas
 
     def load(self) -> EngineLoad:
-        """As `Engine.load`. Of what was cancelled, vLLM's next step tells; when nothing is left there is none."""
+        """As `Engine.load`. vLLM's next step reports what was cancelled; when nothing is left there is no next step."""
         said, count = self._statistics, len(self._open)
         return EngineLoad(
             running=min(said.running, count),
@@ -195,7 +195,7 @@ class VllmEngine:
     def _watch_processes(self, lost: Callable[[str], None]) -> None:
         processes = {each.sentinel: each for each in multiprocessing.active_children()}
         for ended in connection.wait(list(processes)) if processes else ():
-            process = processes[ended]  # type: ignore[index]  # of those that were waited for
+            process = processes[ended]  # type: ignore[index]  # one of the sentinels waited for
             if not self._closing.is_set():
                 lost(f"vLLM's process '{process.name}' has ended")
 

@@ -67,7 +67,8 @@ _ELSEWHERE: Final = ("n", "max_tokens", "output_kind")
 
 
 def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
-    """All but those that are classes of vLLM's. Raises InvalidArgument with the name of what is wrong, or is not done."""
+    """All arguments except instances of vLLM's classes. Raises InvalidArgument with the name of a setting that is wrong or not
+    supported."""
     given = {name: value for name, value in request.sampling.items() if value is not None}
     for name, value in given.items():
         if name in _READ or name in _OTHERS or name in _ELSEWHERE or value in _WITHOUT_EFFECT.get(name, ()):

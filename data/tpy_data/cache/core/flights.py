@@ -20,7 +20,7 @@ class Flight(Generic[W]):
 
 
 class Flights(Generic[W]):
-    """By key. Each member is in at most one flight, once. A flight ends when its leader has an answer, or has none and nobody
+    """By key. Each member is in at most one flight, once. A flight ends when its leader has an answer, or fails while nobody
     waits. `waiting` is how many wait in all."""
 
     __slots__ = ("_flights", "waiting")
@@ -52,7 +52,7 @@ class Flights(Generic[W]):
         self.waiting -= 1
 
     def end(self, key: bytes) -> list[W]:
-        """The leader has an answer. Returns those who waited for it; the key is free."""
+        """The leader has an answer. Returns the members that waited for it; the key is free."""
         waiting = list(self._flights.pop(key).waiting)
         self.waiting -= len(waiting)
         return waiting

@@ -64,7 +64,7 @@ class LruCore(Generic[V]):
         return True
 
     def forget(self, owner: object) -> None:
-        """Drop all values of an owner. That is no eviction."""
+        """Drop all values of an owner. That does not count as eviction."""
         for key in list(self._keys_of.get(owner, ())):
             self._drop(key)
 

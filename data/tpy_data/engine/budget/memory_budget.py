@@ -324,7 +324,7 @@ class MemoryBudget:
 
 
 def read_sizes(file: Path) -> Mapping[str, KeptSize]:
-    """The content of the file; nothing where there is none, or one of another format. Blocks. Raises Unavailable for one that
+    """The content of the file; nothing if it does not exist or has another format. Blocks. Raises Unavailable for a file that
     cannot be read."""
     try:
         found = _DECODER.decode(read_file(file, bytes_max=MODEL_SIZES_FILE_BYTES_MAX))

@@ -43,7 +43,7 @@ class WaitingRoom:
     def enter(self, size_bytes: int) -> None:
         """One more. Raises QueueFull where that is too much."""
         if self.requests >= self._requests_max:
-            raise QueueFull(f"{self.requests} requests wait for models that are being loaded, no more may")
+            raise QueueFull(f"{self.requests} requests wait for models that are being loaded, which is the maximum")
         if self.requests and self.bytes + size_bytes > self._bytes_max:
             raise QueueFull(
                 f"requests with {self.bytes} bytes wait for models that are being loaded, and this one has {size_bytes}: no more "
@@ -148,7 +148,7 @@ class Demand(Protocol):
 
 
 class OnDemandEngine:
-    """A ModelEngine. `inner` is that of the loaded copy, None: there is none. `elsewhere` finds the copy that has the
+    """A ModelEngine. `inner` is the engine of the loaded copy, None: not loaded. `elsewhere` finds the copy that has the
     live sequence of a request."""
 
     def __init__(
@@ -213,8 +213,8 @@ class OnDemandEngine:
         return pending
 
     def use(self, inner: ModelEngine | None, misfit: TpyError | None = None) -> None:
-        """Give requests to this engine from now on, those that wait first; None: have them wait. `misfit`: refuse those that
-        wait, which were decoded for what the model was thought to be."""
+        """Give requests to this engine from now on, waiting ones first; None: have them wait. `misfit`: refuse the waiting ones,
+        which were decoded for what the model was thought to be."""
         self.inner = inner
         if inner is None:
             return
@@ -269,7 +269,7 @@ class OnDemandEngine:
         return len(self._pending)
 
     def next_deadline_ns(self) -> int | None:
-        """The earliest of those that wait for a load."""
+        """The earliest of the requests that wait for a load."""
         return min([pending.deadline_ns for pending in self._pending], default=None)
 
     def cancel(self, pending: PendingRequest) -> None:

@@ -19,7 +19,7 @@ from tpy_data.executors.executor import Executor, Worker
 
 class CacheAccess:
     """The cache, and the threads that make keys of large requests; `hashing` says how many they are making. `token` is of this
-    run of the server alone. `has_own_metrics`: the cache makes the metrics of the whole cache itself, or there are none."""
+    run of the server alone. `has_own_metrics`: the cache makes the metrics of the whole cache itself, or has no metrics."""
 
     __slots__ = ("cache", "clock", "has_own_metrics", "hashing", "token", "worker")
 
@@ -34,7 +34,7 @@ class CacheAccess:
         self.hashing = 0
 
     def statistics(self) -> CacheStatistics | None:
-        """The counters of the whole cache; None where the cache has metrics of its own."""
+        """The counters of the whole cache; None where the cache has its own metrics."""
         return None if self.has_own_metrics else self.cache.statistics()
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ class CachedEngine:
         self.owner = owner
         self._admission = Admission(config)
         self._flights: Flights[CachedRequest] = Flights()
-        self._open: dict[CachedRequest, None] = {}  # those that ask or wait
+        self._open: dict[CachedRequest, None] = {}  # requests that ask or wait
         self._deadlines = Deadlines()
         self._alarm = Alarm(access.clock)
 
@@ -150,7 +150,7 @@ class CachedEngine:
         self._engine.refuse_waiting()
 
     def stop(self, *, executing: bool = False) -> None:
-        """As `ModelEngine.stop`: also those that ask or wait."""
+        """As `ModelEngine.stop`, including requests that ask or wait."""
         for request in reversed(list(self._open)):  # leaders last, or others would succeed them
             if request in self._open:
                 self._refuse(request, Outcome.STOPPING)

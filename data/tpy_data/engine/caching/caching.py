@@ -78,8 +78,8 @@ def forget_cached(key: ObservedKey, access: CacheAccess | None) -> None:
 def ensemble_with_cache(
     engine: ModelEngine, key: ObservedKey, config: ModelConfig, access: CacheAccess | None, *, change: int
 ) -> ModelEngine:
-    """As `with_cache`, for an ensemble whose members have changed so many times. What it answers depends on them, so an answer
-    counts until they change next, and only in this run of the server."""
+    """As `with_cache`, for an ensemble; the key includes how often its members have changed. Its answers depend on them, so an
+    answer is valid until they change next, and only in this run of the server."""
     if not _wanted(config) or access is None:
         if access is None:
             _warn_without_effect(key, config)

@@ -178,7 +178,7 @@ class EngineCalls:
         except TpyError as error:
             failure = error.with_traceback(None)
         except Exception as bug:
-            _log.exception("a model's call to load or unload ended on a bug")
+            _log.exception("a model's call to load or unload failed because of a bug")
             failure = Internal(exception_text(bug))
         finally:
             order.done(failure)
@@ -319,7 +319,7 @@ class ModelCall:
         except TpyError as error:
             self._refuse(error.with_traceback(None))
         except Exception as bug:
-            _log.exception("a model's call ended on a bug")
+            _log.exception("a model's call failed because of a bug")
             self._refuse(Internal(exception_text(bug)))
 
     def deliver(self, response: InferenceResponse) -> None:

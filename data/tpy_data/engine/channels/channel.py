@@ -62,7 +62,7 @@ class ReportRule:
         self._since_ns: int | None = None
 
     def is_due(self, batch: Batch, *, is_last: bool) -> bool:
-        """Returns whether to report what is over with this batch; `is_last`: none is behind it."""
+        """Returns whether to report what is over with this batch; `is_last`: no batch is behind it."""
         if self._since_ns is None:
             self._since_ns = batch.times.start_ns
         is_slow = batch.took_ns > QUICK_BATCHES_NS_MAX
@@ -75,7 +75,7 @@ class ReportRule:
 
 
 class ThreadChannel:
-    """To an instance whose thread is `worker`, which gets a job when there is something to execute and it has none.
+    """To an instance whose thread is `worker`, which gets a job when there is something to execute and it has no job.
 
     Handing over costs more than executing a tiny request, so a quick batch with others behind it is reported together with the
     next ones. Both threads take batches from `waiting`, the instance's from the front, Trio's from the back: a deque's
@@ -165,7 +165,7 @@ class ThreadChannel:
             self._is_active = False
             if not self.waiting:
                 return bool(self._finished) and not self._is_reporting
-            # Given in between, maybe with a job of its own, which will find nothing to do.
+            # Given in between, maybe with another job, which will find nothing to do.
             self._is_active = True
         return True
 

@@ -50,8 +50,8 @@ class InstanceGate:
     """The instances of one version, as the rate limiter sees them.
 
     Where the version's core hands work to whichever instance is there, they are one group, and an instance is there only while
-    it may run (`taker`, `want`, `release`: the GatedDriver's). Where work belongs to an instance, as with sequences, each is a
-    group of its own, and its batches wait in its channel (`enter`).
+    it may run (`taker`, `want`, `release`: the GatedDriver's). Where work belongs to an instance, as with sequences, each
+    instance is a separate group, and its batches wait in its channel (`enter`).
     """
 
     def __init__(self, core: RateLimiterCore, takers: dict[Hashable, Taker], grant: Callable[[], None], key: Hashable) -> None:
@@ -67,7 +67,7 @@ class InstanceGate:
 
     @contextmanager
     def change(self, wanted: Sequence[PlacedInstance]) -> Iterator[None]:
-        """Within the block these instances take the place of those that were there; when it raises, those stay.
+        """Within the block these instances replace the previous ones; when it raises, the previous ones stay.
 
         Raises InvalidArgument, and nothing has changed, when one of them could never run.
         """

@@ -160,7 +160,7 @@ class EnsembleEngine:
         if response.error is not None:
             self._fail(step, response.error, final=final)
         else:
-            # A decoupled model may end without data; what has none of several outputs lacks them.
+            # A decoupled model may end without data; any other response without outputs lacks them.
             nothing = final and response.outputs == FINAL_ONLY and step.decoupled
             try:
                 values = None if nothing else self._flow.steps[step.step].values(response, sequence_of(step.inputs))

@@ -59,7 +59,7 @@ def find_members(config: ModelConfig, model: ModelId, table: ServingTable, snaps
 
 
 def _identify(step: EnsembleStep, ensemble: ModelId, table: ServingTable, snapshot: Snapshot) -> ModelId | None:
-    """The model that a step means: that of its own or the ensemble's namespace, else the only one of its name."""
+    """The model that a step means: the one in the step's or the ensemble's namespace, else the only one of its name."""
     name = step.model_name
     preferred = ModelId(name, step.model_namespace or ensemble.namespace)
     if _is_known(preferred, table, snapshot):
@@ -99,7 +99,7 @@ def _why_not(ensemble: str, step: EnsembleStep, member: ModelId, table: ServingT
     desired = snapshot.desired.get(member)
     about = f"ensemble '{ensemble}' depends on '{step.model_name}'"
     wanted = {} if desired is None else desired.versions
-    missing = [version for version in wanted.values() if step.model_version in (LATEST, version.version)]  # those that would do
+    missing = [version for version in wanted.values() if step.model_version in (LATEST, version.version)]  # candidates
     observed = {
         version.version: snapshot.observed.get(ObservedKey(member, version.version, version.generation)) for version in missing
     }

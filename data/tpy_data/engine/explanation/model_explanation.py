@@ -64,7 +64,7 @@ def batching_rules(config: ModelConfig) -> BatchingRules:
     return BatchingRules(
         scheduler=scheduler,
         max_batch_size=config.max_batch_size,
-        preferred_batch_sizes=() if sizes == (config.max_batch_size,) else sizes,  # that is no preference
+        preferred_batch_sizes=() if sizes == (config.max_batch_size,) else sizes,  # that is not a preference
         queue_delay_ns=delay_us * NS_PER_US,
         decoupled=config.decoupled,
         max_inflight_requests=0 if ensemble is None else ensemble.max_inflight_requests,

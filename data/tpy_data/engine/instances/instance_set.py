@@ -50,7 +50,7 @@ class InstanceSet:
         return [instance for instance in there if isinstance(instance, ChecksReadiness) and instance.has_readiness_check]
 
     def memory_usage(self) -> tuple[MemoryUsage, ...]:
-        """Memory of those that are there, without what they share."""
+        """Memory of the current instances, without what they share."""
         return total([member.memory for member in self._members])
 
     def memory_bytes(self) -> int:
@@ -93,7 +93,7 @@ class InstanceSet:
         return f"still executing a batch: {', '.join(lines)}" if lines else ""
 
     def reason(self) -> str:
-        """The reason why none is alive: that of the last one in order that failed."""
+        """The reason why no instance is alive: that of the last one in order that failed."""
         return next((member.reason for member in reversed(self._members) if member.reason), "")
 
     async def resize(self, wanted: Iterable[PlacedInstance]) -> None:
@@ -127,7 +127,7 @@ class InstanceSet:
             await member.ended.wait()
 
     async def close(self) -> None:
-        """Close all, also those that a resize sent away; each after the batch that it may be running."""
+        """Close all, including instances that a resize removed; each after the batch that it may be running."""
         self._members.clear()
         while self._supervised:
             for member in self._supervised:

@@ -25,7 +25,7 @@ class _Asking:
         self.done = trio.Event()
 
     def took_too_long(self) -> bool:
-        """True when the answer is no more than that there was none in time."""
+        """True when the only reason for the answer is that the model did not answer in time."""
         return self.answer is False and trio.current_time() - self.began_s >= READINESS_CHECK_S_MAX
 
 

@@ -11,7 +11,7 @@ from tpy.limits import CRASH_LOOP_PAUSE_S_MIN, WORKER_RESTART_BACKOFF_S_MAX, WOR
 
 class RestartOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`wait_s` is --instance-restart-wait: requests wait for that long for an instance that is started again when there is no
-    other. An instance that failed `loop_failures` times (--crash-loop-failures; 0: none is too many) within `loop_window_s`
+    other. An instance that failed `loop_failures` times (--crash-loop-failures; 0: never too many) within `loop_window_s`
     (--crash-loop-minutes) is in a crash loop."""
 
     wait_s: float = 0.0

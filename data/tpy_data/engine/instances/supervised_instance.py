@@ -1,4 +1,4 @@
-"""SupervisedInstance: one instance of a version, in a thread of its own: made, watched, started again when it fails, closed."""
+"""SupervisedInstance: one instance of a version, in its own thread: made, watched, started again when it fails, closed."""
 
 from __future__ import annotations
 
@@ -62,13 +62,12 @@ class _Made(NamedTuple):
 
 
 class SupervisedInstance:
-    """One instance, in a thread of its own, and its replacements.
+    """One instance, in its own thread, and its replacements.
 
     `start` makes it; then `supervise` must run, in a nursery of the caller's, until `stop` was called. `alive` says that it
     takes batches, `beyond_help` that it failed and could not be started again either; `on_change` is called when one of them
     changes while it is supervised, and after each attempt. `memory` is what it has had since it was made. `reported_s` are the
-    seconds that were reported last of a batch that takes long; 0 when it has none.
-    """
+    seconds last reported for a batch that takes long; 0 without such a batch."""
 
     def __init__(
         self, numbers: Iterator[int], placed: PlacedInstance, recipe: InstanceRecipe, on_change: Callable[[], object]
@@ -100,7 +99,7 @@ class SupervisedInstance:
 
     @property
     def instance(self) -> ModelInstance | None:
-        """None while there is none."""
+        """None while it is being started or has failed."""
         return self._instance
 
     @property

@@ -1,4 +1,5 @@
-"""Memory of models, measured while they are loaded: the growth of a place, shared out among those that were loading just then."""
+"""Memory of models, measured while they are loaded: the growth of a place, shared out among the models that were loading just
+then."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ def with_adapters(config: ModelConfig, version_directory: Path) -> ModelConfig:
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    """Only a newline ends a label. `splitlines` would also cut at form feeds and the line separators of Unicode, which are labels
-    of their own where a model tells characters apart, and every label behind one would be wrong."""
+    """Only a newline ends a label. `splitlines` would also cut at form feeds and the line separators of Unicode, which may be
+    labels themselves, of a model that classifies characters, and every later label would be wrong."""
     return tuple(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")) if text else ()
 
 

@@ -23,7 +23,7 @@ from tpy_data.gpus import GpuInventory
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices of this machine: its GPUs and the least compute capability of those that are used, the policies of
+    """The devices of this machine: its GPUs and the lowest compute capability that is used, the policies of
     --host-policy by name, and the shares (0 to 1) of --model-load-gpu-limit by device."""
 
     inventory: GpuInventory = GpuInventory()
@@ -33,14 +33,14 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """The ids of the GPUs that are used: those that are not too old, and those of which the driver does not say."""
+        """The ids of the GPUs that are used: the ones that are not too old, or whose age the driver does not tell."""
         return tuple(gpu.id for gpu in self.inventory.gpus if self._suffices(gpu.compute_capability))
 
     def _suffices(self, capability: tuple[int, int] | None) -> bool:
         if capability is None:
             return True
         major, minor = capability
-        return major + minor / 10 >= self.compute_capability_min - 0.01  # Triton's tolerance, as 7.5 is no exact number
+        return major + minor / 10 >= self.compute_capability_min - 0.01  # Triton's tolerance, as 7.5 need not be exact
 
 
 class PlacedInstance(NamedTuple):
@@ -97,7 +97,7 @@ def _not_on_gpus(given: ModelConfig, config: ModelConfig, machine: Machine, capa
 
 
 def _unusable(machine: Machine, capabilities: BackendCapabilities) -> str:
-    """The reason why the GPUs of this machine cannot be used; "" if they can, or there are none."""
+    """The reason why the GPUs of this machine cannot be used; "" if they can, or the machine has no GPUs."""
     if machine.inventory.trouble:
         return machine.inventory.trouble
     if not machine.inventory.gpus:

@@ -1,4 +1,4 @@
-"""The fields of a configuration that this data plane refuses, and those that it takes without effect. Pure."""
+"""The fields of a configuration that this data plane refuses, and the ones that it accepts without effect. Pure."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def refuse_beyond(config: ModelConfig, capabilities: BackendCapabilities) -> Non
 
 
 def without_effect(config: ModelConfig, capabilities: BackendCapabilities | None = None) -> tuple[str, ...]:
-    """Fields that are set, are accepted, and change nothing here, besides those that `tpy.config.validate` warns of. Without
-    `capabilities`, only those that no backend would look at."""
+    """Fields that are set, accepted, and change nothing here, besides the ones that `tpy.config.validate` warns of. Without
+    `capabilities`, only the ones that every backend ignores."""
     return tuple(_without_effect(config, capabilities))
 
 

@@ -1,5 +1,5 @@
 """Batch: requests that an instance executes together, and what becomes of them. Exceptions of backends in `execute` are logged
-with model, instance, request ids and traceback, so many in a while of each instance."""
+with model, instance, request ids and traceback, a limited number per instance and time."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Batch(ExecutionBatch):
         return max(1, self.times.end_ns - self.times.start_ns) if self.is_executed else 0
 
     def execution(self) -> Execution:
-        """The times of a batch that was executed: none is negative. What the backend did not say counts as inference."""
+        """The times of a batch that was executed: never negative. What the backend did not say counts as inference."""
         times = self.times
         start_ns, end_ns = times.start_ns, times.end_ns
         input_end_ns, output_start_ns = times.input_end_ns, times.output_start_ns or end_ns
@@ -189,7 +189,7 @@ class Batch(ExecutionBatch):
 
 
 def within_reach(inputs: Mapping[str, Tensor], takes: frozenset[Place]) -> Mapping[str, Tensor]:
-    """Returns the inputs, with copies of those that are where the model does not take them. Blocking."""
+    """Returns the inputs; an input in a place that the model does not accept is copied. Blocking."""
     found = {}
     for name, tensor in inputs.items():
         array: object = tensor.array

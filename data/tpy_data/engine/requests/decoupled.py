@@ -103,7 +103,7 @@ class DecoupledRequests:
         self._hand_off.flush()
 
     def batch_finished(self, tickets: Sequence[RequestTicket]) -> None:
-        """The execution of these is over, which says how long it took. Those that have ended already are counted now."""
+        """The execution of these is over, which says how long it took. Requests that have already ended are counted now."""
         for ticket in tickets:
             stream = _stream(ticket)
             if stream.over and not ticket.abandoned:
@@ -155,7 +155,7 @@ class DecoupledRequests:
         return self.drop(ticket)
 
     def stop(self) -> None:
-        """End every request that is open, and those whose execution still goes on when it is over."""
+        """End every open request; one that is still executing ends when its execution is over."""
         self._stopped = True
         for ticket in list(self._open):
             self._ends.refuse(ticket, Outcome.STOPPING)

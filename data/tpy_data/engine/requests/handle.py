@@ -55,5 +55,5 @@ class EngineHandle(RequestHandle, Protocol):
         ...
 
     def times(self, now_ns: int) -> Execution | None:
-        """The times of its execution so far; None: there was none."""
+        """The times of its execution so far; None: it was not executed."""
         ...

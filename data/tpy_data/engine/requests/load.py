@@ -29,7 +29,7 @@ class LoadMeter:
     much is asked for as they can do. Looked at in any intervals; nothing is kept between but the last counts.
 
     The demand of a period is the time that instances worked, and what the requests would have taken that came and were not
-    executed: those by which the queue has grown (less those by which it has shrunk), and those that were refused. While a queue
+    executed: the growth of the queue (or less its shrinkage), and the refused ones. While a queue
     is worked off, the load is not below the time that instances work.
     """
 

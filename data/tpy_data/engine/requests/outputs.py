@@ -103,7 +103,7 @@ class OutputCheck:
                 made = {tensor.name for tensor in outputs}
                 missing = [name for name in wanted if name not in made]
                 if missing:
-                    self._report(_MISSING, _quoted(missing), f"it has {_quoted(sorted(made))}" if made else "it has none")
+                    self._report(_MISSING, _quoted(missing), f"it has {_quoted(sorted(made))}" if made else "it has no outputs")
 
     def _look_at(self, tensor: Tensor) -> None:
         expected = self._expected.get(tensor.name)

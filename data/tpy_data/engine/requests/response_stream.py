@@ -100,9 +100,9 @@ class HandOff:
 class ResponseStream:
     """A `tpy.backend.ResponseSender`, and what the Trio thread knows of the request's responses.
 
-    Of the Trio thread: `index` is the next response's, `last_ns` when the one before was sent (0: none yet), `held` are those
-    that wait while `paused`, `failed` says that one was an error, `over` that the request has ended, at `ended_ns`. `began_ns` is
-    when its execution began (0: not yet).
+    Of the Trio thread: `index` is the next response's, `last_ns` when the one before was sent (0: none yet), `held` are the
+    responses that wait while `paused`, `failed` says that one was an error, `over` that the request has ended, at `ended_ns`.
+    `began_ns` is when its execution began (0: not yet).
     """
 
     __slots__ = (

@@ -195,7 +195,7 @@ class VersionStatistics:
         self._batches: dict[int, list[int]] = {}  # size -> count, input ns, infer ns, output ns
 
     def executed(self, batches: Iterable[tuple[int, Execution]], wall_ms: int) -> None:
-        """Batches of so many rows, with these times, were executed, whether well or not."""
+        """Batches with these numbers of rows and these times were executed, successfully or not."""
         for batch_size, (_, input_ns, infer_ns, output_ns) in batches:
             row = self._batches.get(batch_size)
             if row is None:
@@ -369,7 +369,7 @@ class VersionStatistics:
         )
 
     def executed_and_refused(self) -> tuple[int, int]:
-        """Requests that instances have executed, well or not, and those that were refused because there was too much to do."""
+        """Requests that instances have executed, well or not, and requests that were refused because there was too much to do."""
         failures = self._failures
         executed = self._success_count - self._cache_hit_count + failures[Failure.BACKEND] + failures[Failure.OTHER]
         return executed, self._refused_full + failures[Failure.REJECTED]

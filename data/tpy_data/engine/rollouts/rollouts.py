@@ -164,7 +164,7 @@ class Rollouts:
         return old, old.served_copy if known.differs else known.split
 
     def status(self, model_name: str) -> RolloutStatus:
-        """The rollout of a model. Raises NotFound where there is none."""
+        """The rollout of a model. Raises NotFound if it has no rollout."""
         _, known, core, new = self._find(model_name)
         return RolloutStatus(
             model=model_name,
@@ -240,7 +240,7 @@ class Rollouts:
     def _copying(self) -> Shadows:
         """The part that copies requests, begun when the first one is to be copied."""
         if self._shadows is None:
-            from tpy_data.engine.rollouts.shadow import Shadows  # most servers have none
+            from tpy_data.engine.rollouts.shadow import Shadows  # few servers need it
 
             self._shadows = Shadows()
             if self._nursery is not None:
@@ -393,7 +393,7 @@ def _arm(version: int, core: RolloutCore, arm: Arm) -> RolloutArm:
 
 
 def read_kept(file: Path) -> dict[str, Kept]:
-    """The content of the file, nothing where there is none. Blocks. Raises Unavailable for one that cannot be read."""
+    """The content of the file, nothing if it does not exist. Blocks. Raises Unavailable if it cannot be read."""
     try:
         return _DECODER.decode(read_file(file, bytes_max=ROLLOUT_FILE_BYTES_MAX))
     except FileNotFoundError:

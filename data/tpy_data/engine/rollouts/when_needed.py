@@ -38,7 +38,7 @@ class RolloutsWhenNeeded:
     async def read(self, file: Path) -> None:
         """Begin with what the file of --rollout-file has, and keep there what is decided. Raises Unavailable for one that cannot
         be read."""
-        from tpy_data.engine.rollouts.rollouts import Rollouts, read_kept  # most servers have none
+        from tpy_data.engine.rollouts.rollouts import Rollouts, read_kept  # few servers need it
 
         self._begin(partial(Rollouts, file=file, kept=await trio.to_thread.run_sync(read_kept, file)))
 
@@ -73,7 +73,7 @@ class RolloutsWhenNeeded:
     def _turn(self, model: ModelId, served: ServedModel) -> tuple[Served, Answering] | None:
         if served.newest is None or not served.newest.served_copy.config.parameter(PARAMETER, ""):
             return None
-        from tpy_data.engine.rollouts.rollouts import Rollouts  # most servers have none
+        from tpy_data.engine.rollouts.rollouts import Rollouts  # few servers need it
 
         return self._begin(Rollouts).turn(model, served)
 

@@ -73,7 +73,7 @@ class EnsembleRuntime(Runtime):
         self._changes = 0
 
     async def check_ready(self) -> bool:
-        """An ensemble has no opinion of its own."""
+        """Always True: an ensemble has no readiness check."""
         await trio.lowlevel.checkpoint()
         return True
 

@@ -68,7 +68,7 @@ class Reconciler:
         await self._store.wait_for(lambda _: not self.unfinished())
 
     def unfinished(self) -> list[Runtime]:
-        """Those that have not ended."""
+        """The versions that have not ended."""
         return [version for version in self._versions.values() if version.phase not in (Phase.FAILED, Phase.UNLOADED)]
 
     def _perform(self, action: Action, nursery: trio.Nursery) -> None:

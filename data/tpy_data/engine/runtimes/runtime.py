@@ -231,7 +231,7 @@ class Runtime(ABC):
 
     def _fall(self, bug: Exception) -> None:
         """A bug of ours ends this version, with the reason in the store, and nothing else."""
-        _log.error("a model version ended on a bug", exc_info=bug, extra={"context": self._about()})
+        _log.error("a model version failed because of a bug", exc_info=bug, extra={"context": self._about()})
         self._retire()
         self.abandon()
         self._end(Internal(exception_text(bug)))

@@ -308,7 +308,8 @@ class VersionRuntime(Runtime):
         return [] if self._instances is None else self._instances.readiness_checks()
 
     def _on_instances_changed(self) -> bool:
-        """READY while one instance is alive; UNAVAILABLE, with the reason, while none is. Whether that or the remark changed."""
+        """READY while one instance is alive; UNAVAILABLE, with the reason, while no instance is. Returns True if that or the
+        remark changed."""
         instances = self._instances
         if instances is not None and (instances.alive() or instances.beyond_help()):
             self._awaiting.cancel()
@@ -358,7 +359,7 @@ def _gated_driver(core: SchedulerCore, clock: Clock, performer: Performer, *, ga
 
 
 def _load(shared: Shared, model: DesiredModel, version: DesiredVersion) -> LoadedVersion:
-    """In a loader thread. An exception that is no TpyError is a bug of a backend, and this version's reason."""
+    """In a loader thread. An exception that is not a TpyError is a bug in a backend, and becomes this version's reason."""
     try:
         return with_content(shared.loader.load(model, version), model, version, shared.cache)
     except TpyError:

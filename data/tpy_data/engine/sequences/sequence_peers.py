@@ -58,7 +58,7 @@ class SequenceHolder(NamedTuple):
 
 
 class SequencePeers:
-    """All engines of sequence models that are there: those that are switched in, and those that drain."""
+    """All current engines of sequence models, whether switched in or draining."""
 
     def __init__(self) -> None:
         self._holders: dict[ModelId, list[SequenceHolder]] = {}
@@ -80,7 +80,7 @@ class SequencePeers:
             self.sequence_ended()
 
     def other(self, model: ModelId, request: InferenceRequest) -> SequenceHolder | None:
-        """The holder of the request's sequence; None: there is none, or the request begins one."""
+        """The holder of the request's sequence; None: nothing holds it, or the request begins it."""
         return _holder(self._holders.get(model, ()), request)
 
     def by_name(self, request: InferenceRequest) -> SequenceHolder | None:

@@ -33,8 +33,8 @@ from tpy_data.schedulers.core import LiveSequence, Outcome, Phase, Ticket
 
 
 class _SequenceAdmission:
-    """The checks of one model version. With `iterative`, a request without an id is a sequence of its own, and which controls it
-    gets is seen each time it is executed."""
+    """The checks of one model version. With `iterative`, a request without an id is a new sequence, and its controls are decided
+    each time it is executed."""
 
     __slots__ = ("_admission", "_controls", "_iterative", "_model_name")
 
@@ -190,7 +190,7 @@ class Sequences:
         return bool(self._live) and not self.let_go
 
     def elsewhere(self, request: InferenceRequest) -> SequenceHolder | None:
-        """The other version that holds the sequence of the request; None: there is none."""
+        """The other version that holds the sequence of the request; None: no other version holds it."""
         position = request.sequence
         if position is None or position.correlation_id in self._live:
             return None

@@ -26,7 +26,7 @@ def next_copy_number() -> int:
 
 class ServedCopy:
     """One for each engine that is switched in, with the description that its requests are decoded by. `nesting` says how many
-    ensembles deep it is, 0 for a model that is none. `enforces_timeouts`: the timeout of a request is its deadline."""
+    ensembles deep it is, 0 for any other model. `enforces_timeouts`: the timeout of a request is its deadline."""
 
     __slots__ = ("_clock", "copy", "description", "engine", "forms", "hold", "nesting", "release", "submit_part", "version")
 

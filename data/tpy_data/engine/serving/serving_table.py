@@ -64,7 +64,8 @@ class Served(Protocol):
         ...
 
     def load(self) -> float | None:
-        """Demanded over available time of its instances, smoothed: 0 idle, 1 full. None for an ensemble, which has none."""
+        """Demanded over available time of its instances, smoothed: 0 idle, 1 full. None for an ensemble, which has no
+        instances."""
         ...
 
     def restarts(self) -> int:
@@ -76,11 +77,11 @@ class Served(Protocol):
         ...
 
     def instances(self) -> tuple[InstanceActivity, ...]:
-        """The activity of its instances; an ensemble has none."""
+        """The activity of its instances; empty for an ensemble."""
         ...
 
     async def check_ready(self) -> bool:
-        """The model's own answer whether it is ready; True when it has none."""
+        """The model's own answer whether it is ready; True when it has no readiness check."""
         ...
 
 
@@ -207,7 +208,7 @@ class ServingTable:
         return sorted(model for model in self._by_id if model.name == name)
 
     def model(self, model: ModelId) -> ServedModel | None:
-        """The versions of a model, None when it has none."""
+        """The versions of a model, None when it is not served."""
         return self._by_id.get(model)
 
     def _versions(self, model: ModelId) -> dict[int, Served]:

@@ -42,9 +42,9 @@ class InstanceSlot:
     """A running instance as the request path has it. `number` is the scheduler's, and of this instance alone: one that is started
     again gets another. `failed` is called with the reason when the instance can run nothing any more; `worked` after batches that
     it ran without that. `held` counts the batches that it was given and that are not completed, `credit` how many of them it
-    works on at a time (of an engine: sequences, with so many `tokens`), `completed` those that are. It has held its next batch
-    since `busy_since_ns`; `given` is called when it gets one and holds none. `recent` are the last ones that it executed, with
-    their rows."""
+    works on at a time (of an engine: sequences, with this many `tokens`), `completed` the ones that are. It has held its next
+    batch since `busy_since_ns`; `given` is called when it gets one and holds none. `recent` are the last ones that it executed,
+    with their rows."""
 
     __slots__ = (
         "busy_since_ns",
@@ -116,14 +116,14 @@ class VersionEngine:
         self._outputs = OutputSelection(config)
         self._responder = Responder(config.name, version)
         self._driver = make_driver(core, clock, self)
-        # Those of a decoupled model, and of others those whose answer comes later.
+        # Requests of a decoupled model, and of other models the ones answered later.
         self._open = DecoupledRequests(clock, self._deliveries, self._responder, self._outputs, self.statistics, self)
         self._decoupled = self._open if config.decoupled else None
         self._looked_ns = clock.now_ns()
         self._busy_ns = 0  # instance time in which instances held something, up to the last batch of each
         self._load = LoadMeter(clock.now_ns())
         self._slots: dict[int, InstanceSlot] = {}
-        self._holders: dict[int, InstanceSlot] = {}  # instances that hold batches, also those that are gone
+        self._holders: dict[int, InstanceSlot] = {}  # instances that hold batches, including removed ones
         self._retiring: dict[int, Callable[[], object]] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -407,7 +407,7 @@ class VersionEngine:
         return count
 
     def _release(self, slot: InstanceSlot, count: int) -> None:
-        """The instance holds so many batches less."""
+        """The instance holds `count` batches fewer."""
         slot.held -= count
         if not slot.held:
             self._holders.pop(slot.number, None)

@@ -23,14 +23,14 @@ class _Sequence:
         self.text: list[str] = []
         self.tokens = 0
         self.logprob = 0.0
-        """Of all its tokens, also of those that were sent."""
+        """Of all its tokens, sent or not."""
         self.logprobs: list[Mapping[int, Logprob]] | None = None
         self.finish_reason: str | None = None
 
 
 class Answer:
     """The answer to one request. `add` what a step has generated, then `take` what is to be sent: the pieces of a stream while
-    there is room for them, joined where there was none, and in any case the last one, which has all that is left. Without a
+    there is room for them, joined where there was no room, and in any case the last one, which has all that is left. Without a
     stream there is one response.
 
     `tokens` and `prompt_tokens` are those so far. `is_finished`: nothing more comes.

@@ -1,4 +1,4 @@
-"""Metrics of a plug-in in a process of its own, on their way to the server.
+"""Metrics of a plug-in in a separate process, on their way to the server.
 
 The process has all of them itself (MetricSender), and sends what has changed when there is room: nobody waits for anybody, and
 of several new values of a gauge only the last is sent. The server takes what has come when its metrics are read (MetricReceiver).
@@ -41,7 +41,7 @@ class MetricSender:
         self._last = 0
         self._waiting: list[Change] = []
         self._of_gauge: dict[int, int] = {}
-        """By number of a gauge, the place of its new value among those that wait."""
+        """By number of a gauge, the place of its new value in the queue."""
 
     def family(self, name: str, description: str, kind: MetricKind) -> _SentFamily:
         """As `ModelMetrics.family`."""

@@ -101,7 +101,7 @@ class Ticket:
     delay of a batch counts: since it was submitted or rescheduled or, where it must wait for others of its sequence, since those
     were over.
 
-    A core of iterative sequences writes `sequence`: it makes up an id where there is none, and takes the flags away when the
+    A core of iterative sequences writes `sequence`: it makes up an id if the request has no id, and takes the flags away when the
     ticket is rescheduled.
     """
 
@@ -154,8 +154,9 @@ class Ticket:
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """Have this instance run these batches, one after the other, behind those that it holds. The driver says `done` for each that
-    is over, and `revoked` for those that were given back. A ticket that has ended before its batch's turn is passed over.
+    """Have this instance run these batches, one after the other, behind the batches that it holds. The driver says `done` for
+    each that is over, and `revoked` for batches that were given back. A ticket that has ended before its batch's turn is passed
+    over.
 
     `slots`, when there are any, are the places of the only batch from the first to the last that is taken, each with its ticket
     or empty (None); then its tickets are the same without the empty ones. The model sees an empty place as a request that is not
@@ -194,7 +195,7 @@ class SequenceEnded(msgspec.Struct, frozen=True):
 
 
 class Retired(msgspec.Struct, frozen=True):
-    """`retire_instance` has come to its end: the instance has nothing more to do and is no member any more. A batch that it still
+    """The end of `retire_instance`: the instance has nothing more to do and is no longer a member. A batch that it still
     runs (only cores without sequences leave one) completes as after `remove_instance`."""
 
     instance: int
@@ -241,13 +242,13 @@ class SchedulerCore(Protocol):
         ...
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
-        """The instance takes no new batch. For those that it holds `done` or `revoked` still come (and end its membership).
-        Sequences that it holds are lost. Not for an instance that has `Retired`."""
+        """The instance takes no new batch. For the batches that it holds, `done` or `revoked` still follow (and end its
+        membership). Sequences that it holds are lost. Not for an instance that has `Retired`."""
         ...
 
     def retire_instance(self, instance: int, now_ns: int) -> None:
         """The instance is to go when it can without loss: it takes no new sequences (without sequences: no new batch), and
-        `Retired` follows when those that it holds are over, unless `remove_instance` is called before."""
+        `Retired` follows when the batches that it holds are over, unless `remove_instance` is called before."""
         ...
 
     def submit(self, ticket: Ticket, now_ns: int) -> None:
@@ -294,8 +295,8 @@ class SchedulerCore(Protocol):
         ...
 
     def revoked(self, instance: int, now_ns: int, batches: int) -> None:
-        """The answer to a `Revoke`, or an instance has failed: so many of the last batches that it holds were not started and
-        will not be. They wait again, where their arrival puts them."""
+        """The answer to a `Revoke`, or an instance has failed: the last `batches` batches that it holds were not started and will
+        not be. They wait again, ordered by arrival."""
         ...
 
     def take_actions(self) -> list[Action]:

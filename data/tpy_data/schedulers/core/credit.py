@@ -71,7 +71,7 @@ class CreditPolicy:
         return members == 1 and instance in self._slow
 
     def room(self, instance: int, *, held: int, waiting: int, members: int) -> int:
-        """The number of `waiting` batches to give to an instance that holds so many."""
+        """The number of `waiting` batches to give to an instance that holds `held`."""
         if self.prefetches(instance, members):
             return min(waiting, max(PREFETCHED_BATCHES_MAX - held, 0))
         if held:
@@ -115,7 +115,7 @@ class CreditPolicy:
         self.ask_ns.pop(instance, None)
 
     def pop_due(self, now_ns: int) -> int | None:
-        """An instance that is to be asked now; None: there is none."""
+        """An instance that is to be asked now, or None."""
         for instance, at_ns in self.ask_ns.items():
             if at_ns > now_ns:
                 break

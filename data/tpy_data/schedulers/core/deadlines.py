@@ -73,7 +73,7 @@ class Deadlines:
         return None
 
     def pop_due(self, now_ns: int) -> Ticket | None:
-        """Take out the first ticket with `at_ns <= now_ns`; None: none is due."""
+        """Take out the first ticket with `at_ns <= now_ns`; None if no ticket is due."""
         heap = self._heap
         while heap and heap[0][0] <= now_ns:
             ticket = self._ticket_of.pop(heapq.heappop(heap)[1], None)

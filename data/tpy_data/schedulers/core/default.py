@@ -29,7 +29,7 @@ _arrival = attrgetter("arrival")
 
 
 class DefaultCore(PoolCore):
-    """One first-come first-served queue for all instances; each request is a batch of its own.
+    """One first-come first-served queue for all instances; each request is a separate batch.
 
     How many batches an instance may hold is its credit (CreditPolicy): a quick one gets several for one hand-over, and the only
     one of a slow model gets its next ones while it executes. What is not started when another instance comes, when this one
@@ -238,7 +238,7 @@ class DefaultCore(PoolCore):
         self._actions.append(Dispatch(instance, tuple(batches)))
 
     def _revoke_prefetched(self) -> None:
-        """Has an only instance give back the batches that it has not started: another one comes, it goes, or the core stops."""
+        """Has a sole instance give back the batches that it has not started: another one comes, it goes, or the core stops."""
         if self._pool.members == 1:
             for instance in self._pool.busy():
                 if self._credit.prefetches(instance, 1):

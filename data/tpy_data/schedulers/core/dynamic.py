@@ -62,7 +62,7 @@ class DynamicCore(PoolCore):
 
     A batch is formed at the moment when an instance is idle, never ahead of time, so that it is as full and its priorities
     and timeouts as fresh as can be. An instance with more credit than one gets its next batches while it executes, when no other
-    is idle; those that it has not started are revoked by `recall`, and when it goes.
+    is idle; batches that it has not started are revoked by `recall`, and when it goes.
 
     Two kinds of time limit:
     * end to end: the ticket's deadline refuses it, in the queue, while it runs, or while its answer waits for its turn.
@@ -71,8 +71,8 @@ class DynamicCore(PoolCore):
 
     A verb called at or after a limit treats it as passed before it does anything else; `cancel` forgets its ticket first.
 
-    Where the model neither prefers sizes nor waits for company, an only instance may be given half of what waits (OverlapRule).
-    With a `strategy`, that is asked before a ticket joins a batch. `queue` is another one than PriorityQueue.
+    Where the model neither prefers sizes nor waits for company, a sole instance may be given half of the queue (OverlapRule).
+    A `strategy` is asked before a ticket joins a batch. `queue` replaces the PriorityQueue.
     """
 
     __slots__ = ("_forming", "_held_back_max", "_order", "_overlap", "_overlap_terms", "_queue", "_queue_timeouts")
@@ -85,7 +85,7 @@ class DynamicCore(PoolCore):
         queue: TicketQueue | None = None,
     ) -> None:
         super().__init__()
-        self._held_back_max = max(0, delay.queued - 1)  # so many are not enough to begin; 0 once it has begun
+        self._held_back_max = max(0, delay.queued - 1)  # this many are not enough to begin; 0 once it has begun
         self._queue: TicketQueue = PriorityQueue(options) if queue is None else queue
         self._forming = BatchForming(options, strategy)
         self._order = _ArrivalOrder() if options.preserve_ordering else None
@@ -106,7 +106,7 @@ class DynamicCore(PoolCore):
         self._dispatch(now_ns)
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
-        """The instance takes no new batch, and gives back those that it has not started."""
+        """The instance takes no new batch, and gives back the batches that it has not started."""
         self._expire(now_ns)
         self._revoke(instance)
         self._pool.remove(instance)
@@ -275,7 +275,7 @@ class DynamicCore(PoolCore):
         return ticket.ready_ns + queue_timeout_ns if queue_timeout_ns > 0 else None
 
     def _watch_anew(self) -> None:
-        """The instances are not those of before: what the rule saw says nothing of them, and it is for an only one."""
+        """The instances have changed: what the rule observed does not apply to them, and it is for a sole instance."""
         terms = self._overlap_terms
         self._overlap = OverlapRule(terms) if terms is not None and self._pool.has_only_one else None
 

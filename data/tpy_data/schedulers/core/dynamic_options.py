@@ -32,7 +32,7 @@ class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
     queue_size_max: int = 0
 
     def queue_timeout_ns(self, timeout_ns: int) -> int:
-        """The time that a request with this timeout of its own may wait unexpired, 0 = for ever.
+        """The time that a request that asks for this timeout may wait unexpired, 0 = for ever.
 
         A request can only shorten the default, so without a default its own timeout changes nothing here.
         """

@@ -75,8 +75,8 @@ class EngineCore:
     until there is room for it, and nobody passes it, so that many small requests do not keep a large one out for ever.
 
     `done` says that the engine has taken a request: the ticket is `Respond`ed, and goes on EXECUTING, with its room, until the
-    driver cancels it because it is over. Its deadline is kept here until `done`, and by those who deliver its responses from then
-    on. Several engines share the queue; the one that holds the fewest tokens gets the next request.
+    driver cancels it because it is over. Its deadline is kept here until `done`, and from then on by the code that delivers its
+    responses. Several engines share the queue; the one that holds the fewest tokens gets the next request.
     """
 
     def __init__(self, options: DynamicOptions, queue: TicketQueue | None = None) -> None:
@@ -93,7 +93,7 @@ class EngineCore:
     # Engines
 
     def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1, tokens: int = 0) -> None:
-        """A new engine, with room for `credit` sequences and, if that is not 0, so many `tokens`."""
+        """A new engine, with room for `credit` sequences and, if not 0, for `tokens` tokens."""
         invariant(instance not in self._rooms and instance not in self._leaving, f"instance {instance} was added twice")
         self._expire(now_ns)
         self._rooms[instance] = _Room(credit, tokens)
@@ -110,7 +110,7 @@ class EngineCore:
         self._dispatch()
 
     def retire_instance(self, instance: int, now_ns: int) -> None:
-        """It takes no new request; `Retired` when those that it has are over."""
+        """It takes no new request; `Retired` when its requests are over."""
         self._expire(now_ns)
         self._rooms[instance].is_retiring = True
         self._tidy(instance)
@@ -332,7 +332,7 @@ def _expires_ns(ticket: Ticket, level: QueueLevel) -> int | None:
 
 
 def engine_options(config: ModelConfig) -> DynamicOptions:
-    """The options of an engine's queue: those of `dynamic_batching`, and a bound where that has none, as its requests may take
+    """The options of an engine's queue: those of `dynamic_batching`, with a bound if that sets none, as its requests may take
     minutes each. Raises as `dynamic_options`."""
     options = DynamicOptions() if config.dynamic_batching is None else dynamic_options(config)
     levels = [

@@ -40,8 +40,8 @@ _AT_ONCE: Final = (End.TIMED_OUT, End.STOPPING)
 
 
 class Answer:
-    """One response of an ensemble. `values` are those of the plan's outputs, in its order, empty when there are none; None among
-    them is an output that its step did not make. `end`: it is an error."""
+    """One response of an ensemble. `values` are the plan's outputs, in its order, or empty; None among them is an output that its
+    step did not make. `end`: it is an error."""
 
     __slots__ = ("end", "final", "values")
 
@@ -253,7 +253,7 @@ class EnsembleCore:
         self._regulate_all(run)
 
     def resume(self, run: EnsembleRun) -> None:
-        """The caller takes answers again. Those that wait come first."""
+        """The caller takes answers again, waiting ones first."""
         if run.paused:
             run.paused = False
             if run.answers:
@@ -261,7 +261,7 @@ class EnsembleCore:
             self._regulate_all(run)
 
     def take_answer(self, run: EnsembleRun) -> Answer | None:
-        """The next answer to deliver; None when there is none, or the caller is paused. With the final one the request has
+        """The next answer to deliver; None when no answer waits, or the caller is paused. With the final one the request has
         ended."""
         answers = run.answers
         if not answers or (run.paused and answers[0].end not in _AT_ONCE):
@@ -379,7 +379,7 @@ class EnsembleCore:
             self._regulate(step)
 
     def _leave_queue(self, step: StepRun) -> bool:
-        """Takes the step out of those that wait for their place. Returns whether it was there."""
+        """Takes the step out of the queue for its place. Returns whether it was there."""
         waiting = self._waiting[step.step]
         if step not in waiting:
             return False

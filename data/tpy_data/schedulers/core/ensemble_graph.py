@@ -45,7 +45,7 @@ class EnsembleGraph:
         self._whole = self._make_plan(self.outputs)
 
     def plan(self, requested: Collection[int] = ()) -> EnsemblePlan:
-        """The plan for these outputs; for all when there are none."""
+        """The plan for these outputs; for all outputs if empty."""
         if not requested:
             return self._whole
         key = frozenset(requested)

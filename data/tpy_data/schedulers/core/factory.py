@@ -26,7 +26,7 @@ def make_core(
     engine: bool = False,
     tenants: Tenants | None = None,
 ) -> SchedulerCore:
-    """The core for a validated configuration. A model without a scheduler of its own starts without `delay`. A `strategy` is for
+    """The core for a validated configuration. A model without a configured scheduler starts without `delay`. A `strategy` is for
     dynamic batching only. `engine`: the model is an engine's, whose `dynamic_batching` says how its requests are queued.
     `tenants` share the queue, but for sequence models.
 
@@ -42,7 +42,7 @@ def make_core(
     if engine:
         if config.sequence_batching is not None:
             raise Unsupported(f"'sequence_batching' of model '{name}' is not supported: its engine schedules sequences of tokens")
-        from tpy_data.schedulers.core.engine_core import EngineCore, engine_options  # most servers have none
+        from tpy_data.schedulers.core.engine_core import EngineCore, engine_options  # few servers need it
 
         return EngineCore(engine_options(config))
     if config.sequence_batching is None and config.dynamic_batching is None:

@@ -24,10 +24,10 @@ class InstancePool:
         self.idle: deque[int] = deque()
         self._held: dict[int, deque[Sequence[Ticket]]] = {}
         self._leaving: set[int] = set()
-        self._credit: dict[int, int] = {}  # of those that may hold more than one batch
+        self._credit: dict[int, int] = {}  # of instances that may hold more than one batch
 
     def add(self, instance: int, *, credit: int = 1) -> None:
-        """A new idle instance, which may hold so many batches."""
+        """A new idle instance, which may hold `credit` batches."""
         invariant(instance not in self._held and instance not in self.idle, f"instance {instance} was added twice")
         self.idle.append(instance)
         if credit > 1:
@@ -51,7 +51,7 @@ class InstancePool:
 
     @property
     def members(self) -> int:
-        """The number of instances, without those that leave."""
+        """The number of instances, without leaving ones."""
         return len(self.idle) + len(self._held) - len(self._leaving)
 
     @property
@@ -86,7 +86,7 @@ class InstancePool:
         return [ticket for held in self._held.values() for batch in held for ticket in batch]
 
     def give(self, instance: int, batches: Sequence[Sequence[Ticket]]) -> None:
-        """The instance gets these batches behind those that it holds."""
+        """The instance gets these batches behind the ones that it holds."""
         held = self._held.get(instance)
         if held is None:
             self.idle.remove(instance)
@@ -123,7 +123,7 @@ class InstancePool:
         )
 
     def prefetches(self, ticket: Ticket) -> int | None:
-        """The instance that holds the ticket behind another batch; None: there is none."""
+        """The instance that holds the ticket behind another batch; None: not prefetched."""
         for instance, held in self._held.items():
             if len(held) > 1 and any(ticket in batch for batch in islice(held, 1, None)):
                 return instance

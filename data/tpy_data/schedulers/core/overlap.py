@@ -1,10 +1,10 @@
-"""OverlapRule: when an only instance should leave a part of what waits for its next batch.
+"""OverlapRule: when a sole instance should leave a part of the queue for its next batch.
 
-The clients of a busy model become a convoy: all of them wait for one batch; while that computes, the server has nothing to do;
-then the answers go out and the next requests come in, while the instance executes the few that happen to be there. Two batches in
-turn, each of half the requests, let both work at the same time, and cost the time that a batch takes whatever it holds once more.
-So the rule watches for the convoy, and what it costs, and halves only where that is clearly less. What half a batch costs is not
-known before it was tried, so the first that are halved are a trial.
+The clients of a busy model form a convoy: all of them wait for one batch, and while it computes, the server is idle; then the
+answers go out and the next requests come in, while the instance executes the few that happen to be there. Two alternating batches
+of half the requests keep both busy, at the price of a batch's fixed cost. So the rule watches for a convoy and what it costs, and
+halves batches only if that is clearly cheaper. The cost of half a batch is unknown until it is tried, so the first halved batches
+are a trial.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import msgspec
 from tpy.limits import OVERLAP_BATCHES_MAX, OVERLAP_CONVOYS_MIN, OVERLAP_REQUESTS_MIN, OVERLAP_TRIAL_BATCHES
 
 _LONG_GAP = 4
-"""So many large batches long a gap may be: in a longer one the instance waits for clients rather than for the server."""
+"""Longest gap, in lengths of a large batch: in a longer one the instance waits for clients rather than for the server."""
 
 
 class OverlapTerms(msgspec.Struct, frozen=True, kw_only=True):
     """* `requests_min`: a batch of fewer requests is not worth looking at.
     * `convoys_min`: how often in a row the convoy must be seen.
-    * `batches_max`: so many batches are halved, or not after a trial that failed, before the rule looks again.
-    * `trial_batches`: of so many that are halved the quickest says whether to go on.
+    * `batches_max`: the number of batches that are halved, or after a failed trial not halved, before the rule looks again.
+    * `trial_batches`: the number of halved batches in a trial; the quickest of them decides whether to go on.
     """
 
     requests_min: int = OVERLAP_REQUESTS_MIN
@@ -33,9 +33,9 @@ class OverlapTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Gap:
-    """From the end of a large batch, of so many requests and of so long, to the beginning of the next.
+    """From the end of a large batch, with its number of requests and its length, to the beginning of the next.
 
-    `short_ns`: what the quickest batch meanwhile took; 0: there was none that says it.
+    `short_ns`: what the quickest batch meanwhile took; 0: not known.
     """
 
     __slots__ = ("large", "large_ns", "short_ns", "since_ns")
@@ -47,11 +47,11 @@ class _Gap:
         self.since_ns = since_ns
 
     def is_too_long(self, now_ns: int) -> bool:
-        """True when it is rather the clients' than the server's."""
+        """True when the gap is due to the clients rather than to the server."""
         return now_ns - self.since_ns > _LONG_GAP * self.large_ns
 
     def is_worth_it(self, now_ns: int) -> bool:
-        """True when it is the server's, and clearly longer than what it costs to have none."""
+        """True when the gap is due to the server, and clearly longer than what avoiding it costs."""
         return 0 < 2 * self.short_ns < now_ns - self.since_ns and not self.is_too_long(now_ns)
 
 
@@ -66,10 +66,10 @@ class _Part(Enum):
 class _Halving:
     """From the end of the last gap until the rule looks again: batches are halved, unless that turns out not to pay.
 
-    The trial is the first batches that hold at least a quarter of what the large one did. Where twice what the quickest of them
-    took is the large one's time and the gap together, or more, the instance is no sooner done than it would be with gaps.
-    Clients in two halves would stay so for ever, as one is at work while the other comes back. So then single requests go for as
-    long as the gap was, while the others gather, and after that all that wait.
+    The trial is the first batches with at least a quarter of the large one's requests. If twice the time of the quickest of them
+    is no less than the large one's time and the gap together, halving gains nothing. Clients in two halves would stay so for
+    ever, as one is at work while the other comes back. So then single requests go for as long as the gap was, while the others
+    gather, and after that all that wait.
     """
 
     __slots__ = ("_gap", "_gap_ns", "_gathered_ns", "_terms", "_took_ns", "batches_left", "part")
@@ -84,7 +84,7 @@ class _Halving:
         self.part = _Part.HALF
 
     def ended(self, count: int, took_ns: int, now_ns: int) -> None:
-        """A batch of so many is over, of which the instance says that it took so long."""
+        """A batch of `count` requests is over; the instance says that it took `took_ns`."""
         if self.part is _Part.ONE and now_ns >= self._gathered_ns:
             self.part = _Part.ALL
         elif self._fails_with(count, took_ns):
@@ -134,7 +134,7 @@ class OverlapRule:
         return count if most < self._terms.requests_min else min(count, -(-most // 2))
 
     def began(self, count: int, now_ns: int) -> None:
-        """The instance was given a batch of so many."""
+        """The instance was given a batch of `count` requests."""
         gap, halving = self._gap, self._halving
         if halving is not None:
             halving.batches_left -= 1
@@ -148,7 +148,7 @@ class OverlapRule:
                 self._halving = _Halving(gap, now_ns - gap.since_ns, self._terms)
 
     def ended(self, count: int, waiting: int, took_ns: int, now_ns: int) -> None:
-        """A batch of so many is over, of which the instance says that it took so long (0: it does not say), and so many wait."""
+        """A batch of `count` requests is over, `waiting` wait; the instance says that it took `took_ns` (0: it does not say)."""
         self._open_before, self._open = self._open, count + waiting
         if self._halving is not None:
             self._halving.ended(count, took_ns, now_ns)

@@ -13,8 +13,8 @@ from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
 
 
 class QueueLevel:
-    """One priority level: unexpired tickets in order of arrival, and those whose time in the queue is over but that are kept
-    (DELAY) in order of that time. Linked dictionaries, because a ticket may leave from the middle at any moment."""
+    """One priority level: unexpired tickets in order of arrival, and tickets whose time in the queue is over but that are kept
+    (DELAY), in order of that time. Linked dictionaries, because a ticket may leave from the middle at any moment."""
 
     __slots__ = ("delayed", "index", "rules", "size_max", "waiting")
 
@@ -41,7 +41,7 @@ class PriorityQueue:
         self.count = 0
 
     def level_of(self, ticket: Ticket) -> QueueLevel:
-        """The ticket's level: 1 is the highest; what is no level means the default one."""
+        """The ticket's level: 1 is the highest; anything but a level means the default one."""
         levels = self._levels
         return levels[ticket.priority - 1] if 0 < ticket.priority <= len(levels) else self._default
 

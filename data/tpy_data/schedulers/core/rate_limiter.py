@@ -7,9 +7,10 @@ Who is next: among the free instances of all groups that want, the one with the 
 priority to its score (priority 2 runs half as often as 1), which is Triton's execution count times priority, with two corrections
 that keep anyone from starving:
 
-* One that runs catches up with those that wait for the same: it ends at most one run of theirs behind them. What an instance did
-  not run while it had nothing to run is not made up for.
-* An instance whose resources are not free keeps what there is of them from all behind it. Those that need other resources go on.
+* An instance that runs catches up with instances that wait for the same resources: it ends at most one of their runs behind them.
+  Runs that it missed because it had nothing to run are not made up for.
+* An instance whose resources are not free keeps the free part of them from all behind it. Instances that need other resources go
+  on.
 
 Bound: while a group waits that has a free instance of priority p, another group's instance of priority q begins at most
 ceil(p / q) + 1 runs on resources that the first one needs.
@@ -154,7 +155,7 @@ class RateLimiterCore:
         self._groups[group].wants = True
 
     def unwant(self, group: Hashable) -> None:
-        """It has none."""
+        """The group has no more work."""
         self._groups[group].wants = False
 
     def release(self, group: Hashable, instance: int, *, used: bool = True) -> None:

@@ -66,6 +66,6 @@ class SequenceBacklog:
         return self._timeouts.first_ns()
 
     def pop_due(self, now_ns: int) -> SequenceLine | None:
-        """A line whose time is over; None: there is none. It stays here until its requests have left it."""
+        """A line whose time is over, or None. It stays here until its requests have left it."""
         ticket = self._timeouts.pop_due(now_ns)
         return None if ticket is None else cast(QueuedSequence, ticket.live).line

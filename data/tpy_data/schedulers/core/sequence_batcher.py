@@ -41,7 +41,7 @@ class SlotBatcher(Protocol):
         ...
 
     def ended(self, count: int, took_ns: int, now_ns: int) -> None:
-        """A batch of so many is over, of which the instance says that it took so long (0: it does not say)."""
+        """A batch of `count` requests is over; the instance says that it took `took_ns` (0: it does not say)."""
         ...
 
     def due_ns(self) -> int | None:
@@ -79,7 +79,7 @@ class DirectBatcher:
             heapq.heapify(self._oldest)
 
     def withdraw(self, ticket: Ticket, slot: int) -> None:
-        """The slot has none."""
+        """The slot has no ticket."""
         del self._offered[slot]
 
     def take(self, now_ns: int) -> SlotBatch | None:
@@ -127,13 +127,13 @@ class OldestBatcher:
     """A queue in the order in which requests became ready; a batch takes from its front what goes together.
 
     `max_queue_delay_microseconds` counts from when a request became ready, that is when its predecessor was over. Where nobody
-    named sizes or a delay, batches may be halved (OverlapRule): what is ready for one instance is no other's.
+    named sizes or a delay, batches may be halved (OverlapRule): what is ready for one instance does not belong to another.
     """
 
     __slots__ = ("_forming", "_held_back_max", "_overlap", "_queue")
 
     def __init__(self, options: DynamicOptions, delay: StartDelay = NO_START_DELAY) -> None:
-        self._held_back_max = max(0, delay.queued - 1)  # so many are not enough to begin; 0 once it has begun
+        self._held_back_max = max(0, delay.queued - 1)  # this many are not enough to begin; 0 once it has begun
         self._queue: OrderedDict[Ticket, None] = OrderedDict()
         self._forming = BatchForming(options)
         self._overlap = None if options.overlap is None else OverlapRule(options.overlap)
@@ -171,7 +171,7 @@ class OldestBatcher:
         return SlotBatch(tickets)
 
     def ended(self, count: int, took_ns: int, now_ns: int) -> None:
-        """A batch of so many is over."""
+        """A batch of `count` requests is over."""
         if self._overlap is not None:
             self._overlap.ended(count, len(self._queue), took_ns, now_ns)
 

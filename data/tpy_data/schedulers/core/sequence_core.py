@@ -278,7 +278,8 @@ class SequenceCore:
             )
 
     def _join(self, position: SequencePosition) -> tuple[SequenceLine, QueuedSequence]:
-        """The sequence that the request belongs to and its line; a START begins a new one, and a line where there is none."""
+        """The sequence that the request belongs to and its line; a START begins a new sequence, and a new line if there is no
+        line."""
         line = self._ids.live.get(position.correlation_id)
         previous = None if line is None else line.open_sequence()
         if line is not None and previous is not None and not position.start:

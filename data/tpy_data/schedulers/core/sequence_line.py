@@ -23,7 +23,7 @@ class QueuedSequence(LiveSequence):
 class SequenceLine:
     """One sequence or, where a START comes before the END, several that follow each other in the same place.
 
-    * `sequences`: those that are not over, in order. At most the last one is open: it takes the requests that still come.
+    * `sequences`: the sequences that are not over, in order. At most the last one is open: it takes the requests that still come.
     * `instance`, `slot`: the place; None in the backlog.
     * `executing`: the ticket that an instance has; at most one at a time, also when it has ended meanwhile.
     * `offered`: the ticket that may go into the next batch; always the first that waits.

@@ -57,8 +57,8 @@ class SequenceInstance:
 
     * `lines`: by slot.
     * `running`: the batch that it was given; empty: it is idle.
-    * `retiring`: it takes no further lines and goes when it has none. `removed`: it is gone, but for the batch that it still has.
-    """
+    * `retiring`: it takes no further lines and goes when it has no lines left. `removed`: it is gone, but for the batch that it
+      still has."""
 
     __slots__ = ("batcher", "lines", "number", "removed", "retiring", "running")
 
@@ -101,13 +101,13 @@ class IdleTimes:
         self._since_ns.pop(line, None)
 
     def first_ns(self) -> int | None:
-        """The end of the next line's time; None: none is idle."""
+        """The end of the next line's time; None if no line is idle."""
         for since_ns in self._since_ns.values():
             return since_ns + self._idle_ns_max
         return None
 
     def pop_due(self, now_ns: int) -> SequenceLine | None:
-        """Take out a line whose time is over; None: there is none."""
+        """Take out a line whose time is over, or return None."""
         for line, since_ns in self._since_ns.items():
             if since_ns + self._idle_ns_max > now_ns:
                 break

@@ -68,8 +68,8 @@ class Tenant:
         self.use(rules)
 
     def use(self, rules: TenantRules) -> None:
-        """Go by these rules from now on. A rate that stays as it was goes on where it was: reading the file again is no way to a
-        full bucket."""
+        """Go by these rules from now on. A rate that stays as it was goes on where it was: reading the file again does not fill
+        the bucket."""
         self.rules = rules
         self.weight = rules.weight
         self.unit = _UNIT // rules.weight

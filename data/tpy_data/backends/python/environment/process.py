@@ -48,13 +48,13 @@ class Tokens:
         return self._taking.fileno()
 
     def give(self, count: int) -> bool:
-        """Put so many there. False when none can be."""
+        """Put `count` tokens there. False when that is not possible."""
         with self._lock, contextlib.suppress(OSError):
             return self._giving.send(bytes(count), _AT_ONCE) > 0
         return False
 
     def take(self, most: int) -> int:
-        """Take back what is there, at most so many; none after `close`."""
+        """Take back what is there, `most` at most; none after `close`."""
         with self._lock, contextlib.suppress(OSError):
             return len(self._taking.recv(most, _AT_ONCE))
         return 0
@@ -107,7 +107,7 @@ class Spawner:
         self._templates = Templates(partial(self._start, (subprocess.DEVNULL, subprocess.DEVNULL), ANYWHERE))
 
     def fork(self, executable: str, name: str, files: tuple[int, int], output: tuple[int, int]) -> Child | None:
-        """As `start`, of a worker that nothing binds, from a template; None when there is none. Raises NoAnswer when the
+        """As `start`, of a worker that nothing binds, from a template; None without a template. Raises NoAnswer when the
         descriptors are not to be used any more."""
         try:
             return self._templates.fork(executable, name, (*files, *output))
@@ -125,7 +125,7 @@ class Spawner:
         host: HostPolicy,
         sandbox: SandboxOrder | None = None,
     ) -> Child:
-        """Start a worker in a process group of its own, bound as `host` says, with the descriptors `files` of its connection and
+        """Start a worker in its own process group, bound as `host` says, with the descriptors `files` of its connection and
         of its tokens, and `output`. Raises OSError; Internal when it cannot be bound."""
         # -B: bytecode in a watched repository would look like a change of the model.
         command = [executable, "-B", str(WORKER), *map(str, files), str(os.getpid()), name]
@@ -223,7 +223,7 @@ class WorkerProcess:
         try:
             try:
                 self._start(interpreter, log, host, forked=not host and self._sandbox is None)
-            except NoAnswer:  # of a template that is starved, or hangs: a start that is slow is no failure
+            except NoAnswer:  # a template that is starved, or hangs: a slow start is not a failure
                 self._start(interpreter, log, host, forked=False)
         except BaseException:
             self._remove_folder()

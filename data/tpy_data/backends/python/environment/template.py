@@ -1,6 +1,6 @@
 """Templates: a process for each interpreter and environment that has imported what a worker needs, and is forked for each worker.
 
-An interpreter that cannot be one is no error here: a worker is started without it then, and the reason is returned.
+An interpreter that cannot be a template is not an error: the worker is started without it, and the reason is returned.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Key = tuple[str, str, frozenset[tuple[str, str]]]
 
 
 class NoTemplate(Exception):
-    """There is no template, or it is none any more: the interpreter does not run, has no numpy, was ended, or hangs."""
+    """There is no template, or no longer: the interpreter does not run, has no numpy, was ended, or hangs."""
 
 
 class NoAnswer(NoTemplate):

@@ -1,4 +1,4 @@
-"""Threads of the backend for what the loop must not do, or cannot because there is none."""
+"""Threads of the backend for what the loop must not do, or cannot do because no loop runs."""
 
 from __future__ import annotations
 

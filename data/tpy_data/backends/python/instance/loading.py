@@ -40,7 +40,7 @@ class _Start:
     def _take_ready(self, message: Frame, on_loop: bool) -> bool:
         loaded = msgspec.Raw(bytes(message.header))
         if self._mode == "instance":
-            decode_ready(loaded)  # raises for what is no such message
+            decode_ready(loaded)  # raises if it is not such a message
         self.loaded = loaded
         return True
 
@@ -102,7 +102,7 @@ def _wait_loaded(connection: Connection, progress: _Start, start: WorkerStart, l
         if waited_s >= limit_s:
             step = "auto_complete_config" if start.mode == "auto_complete" else "initialize"
             raise _not_ready(start.name, f"{step} did not return", limit_s)
-        log("warning", f"still loading '{start.name}' after {waited_s:g} s; it is given {limit_s:g} s")
+        log("warning", f"still loading '{start.name}' after {waited_s:g} s; the limit is {limit_s:g} s")
 
 
 def _not_ready(name: str, what: str, limit_s: float) -> Internal:

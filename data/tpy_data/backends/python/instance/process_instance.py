@@ -54,11 +54,10 @@ from tpy_data.backends.states import ImplicitState
 
 
 class ProcessInstance:
-    """One instance in a process of its own (a `ModelInstance`, `QueuedInstance`, `WatchedInstance` and `ChecksReadiness`).
+    """One instance in its own process (a `ModelInstance`, `QueuedInstance`, `WatchedInstance` and `ChecksReadiness`).
 
-    Batches are numbered from 1 on, and executed in this order. The worker starts none of those that were begun together, but for
-    the first, without a token, which `revoke` takes away.
-    """
+    Batches are numbered from 1 on, and executed in this order. Of batches begun together, the worker starts all but the first
+    only with a token, which `revoke` takes away."""
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ class ProcessInstance:
         """Of the oldest batch that is held."""
         self._start_ns = 0
         self._revoked = 0
-        """Batches behind those that are held, until the worker says that it does not start them."""
+        """Batches behind the held ones, until the worker says that it does not start them."""
         self._none_over = False
         """Of what was begun together."""
         self._questions.is_cancelled = self._is_cancelled
@@ -113,7 +112,7 @@ class ProcessInstance:
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id, None when there is none any more."""
+        """The worker's process id, None once it has ended."""
         return self._pid
 
     def host_memory_bytes(self) -> int:
@@ -265,7 +264,7 @@ class ProcessInstance:
         return held, extras
 
     def _drop(self, number: int, count: int) -> None:
-        """Forget what is kept of so many batches from this number on, which are not started; under the lock."""
+        """Forget what is kept of `count` batches from this number on, which are not started; under the lock."""
         for each in range(number, number + count):
             extra = self._extras.pop(each, None)
             if extra is not None:

@@ -33,7 +33,7 @@ class InstanceStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerStart(InstanceStart, frozen=True, kw_only=True):
-    """An instance in a process of its own; `mode` is "instance" or "auto_complete", which has the configuration as JSON in
+    """An instance in its own process; `mode` is "instance" or "auto_complete", which has the configuration as JSON in
     `config`."""
 
     mode: str

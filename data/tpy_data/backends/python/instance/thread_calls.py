@@ -129,7 +129,7 @@ class ThreadCalls:
             else:
                 count = len(self._outstanding)
         if count:
-            call.refuse(Unavailable(f"{count} calls of instance '{self._name}' are outstanding, which is the most there may be"))
+            call.refuse(Unavailable(f"{count} calls of instance '{self._name}' are outstanding, which is the maximum"))
             return call.pending
         parameters = request.parameters()
         parent = record_of(number_of(request.trace()))

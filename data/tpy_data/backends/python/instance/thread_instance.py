@@ -41,7 +41,7 @@ from tpy_data.backends.python.worker.runner import ModelRunner
 from tpy_data.backends.python.worker.trace import NOT_TRACED, InferenceTrace
 from tpy_data.backends.states import ImplicitState
 
-_ASYNC = "async execute needs a process of its own; remove parameter TPY_PYTHON_ISOLATION"
+_ASYNC = "async execute needs a separate process; remove parameter TPY_PYTHON_ISOLATION"
 
 
 class ThreadInstance:
@@ -259,7 +259,7 @@ def _result_of(response: InferenceResponse, request: ExecutionRequest) -> Execut
 
 def _refuse_async_readiness(coroutine: Coroutine[Any, Any, Any]) -> Any:
     coroutine.close()
-    raise ModelFailure("an async is_ready needs a process of its own; remove parameter TPY_PYTHON_ISOLATION")
+    raise ModelFailure("an async is_ready needs a separate process; remove parameter TPY_PYTHON_ISOLATION")
 
 
 def _refuse_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -171,9 +171,7 @@ class CallServer:
         if self._server is None:
             outstanding.refuse(Unsupported("there is no server around this model"))
         elif count >= MODEL_CALLS_OUTSTANDING_MAX:
-            outstanding.refuse(
-                Unavailable(f"{count} calls of instance '{self._name}' are outstanding, which is the most there may be")
-            )
+            outstanding.refuse(Unavailable(f"{count} calls of instance '{self._name}' are outstanding, which is the maximum"))
         elif count and self._bytes + size > MODEL_CALL_BYTES_OUTSTANDING_MAX:
             outstanding.refuse(
                 Unavailable(

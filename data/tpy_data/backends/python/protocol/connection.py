@@ -108,8 +108,8 @@ class Connection:
     # Sending
 
     def lend(self, layout: Layout) -> Loan | None:
-        """The shared memory of a message, written. Raises OSError when there is none, TpyError when a tensor of a client's region
-        cannot be read."""
+        """The shared memory of a message, written. Raises OSError when memory runs out, TpyError when a tensor of a client's
+        region cannot be read."""
         return self._endpoint.lend(layout)
 
     def send(self, kind: Kind, stream: int, header: bytes, layout: Layout = NO_TENSORS, loan: Loan | None = None) -> None:
@@ -192,7 +192,7 @@ class Connection:
     # Reading
 
     def watch(self, server: object) -> None:
-        """Have the loop of `server` read from now on; a thread, if it has none."""
+        """Have the loop of `server` read from now on; a thread, if `server` has no loop."""
         if isinstance(server, LoopCalls):
             self._loop = server
         self._watch()

@@ -44,7 +44,7 @@ class DeviceTensors:
 
     def take(self, descriptor: Descriptor, *, stays: bool) -> Any:
         """A copy of a tensor that the worker shows: on its device if it `stays`, else in host memory. Raises ProtocolViolation
-        for what is no such tensor, TpyError when there is no memory."""
+        for what is not such a tensor, TpyError when there is no memory."""
         name, number, shape, where, offset, size = descriptor
         found = _WHERE.fullmatch(str(where))
         dtype = datatypes.STORAGE_OF_NUMBER.get(number)

@@ -43,7 +43,7 @@ class Responses:
 
     def __init__(self, connection: Connection) -> None:
         self.failure_text = ""
-        """The error of those that are open when the worker is lost."""
+        """The error of requests that are open when the worker is lost."""
         self._connection = connection
         self._lock = threading.Lock()
         self._open: dict[int, _Open] = {}
@@ -73,7 +73,7 @@ class Responses:
         return number
 
     def given(self, numbers: Sequence[int]) -> None:
-        """The worker was sent these. It is notified now of those that nobody waits for any more."""
+        """The worker was sent these. It is notified now of the ones that nobody waits for any more."""
         ended = []
         with self._lock:
             for number in numbers:

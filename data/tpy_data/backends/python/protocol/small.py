@@ -1,5 +1,5 @@
-"""Finds the messages that the Trio thread reads and writes itself: those that take at most some 100 us, however they are made.
-All else is left to a thread (`Connection.later`)."""
+"""Finds the messages that the Trio thread reads and writes itself: they take about 100 us at most, however they are made. All
+others are left to a thread (`Connection.later`)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Sum:
         """Count it; the elements of texts only as long as there are few."""
         self.tensors += 1
         array = tensor.array
-        if type(array) is not np.ndarray:  # on a device: to copy it is no work for the loop
+        if type(array) is not np.ndarray:  # on a device: the loop must not copy it
             self.size = BYTES_MAX + 1
             return
         if tensor.datatype is not DataType.BYTES:

@@ -10,7 +10,7 @@ FLAGS_MAX = (1 << 32) - 1
 
 
 def as_text(value: object, errors: str = "strict") -> str | None:
-    """The text, None for what is none. Raises UnicodeDecodeError for bytes that are not UTF-8, unless `errors`, as in
+    """The text, None for anything else. Raises UnicodeDecodeError for bytes that are not UTF-8, unless `errors`, as in
     `bytes.decode`, is "replace"."""
     if isinstance(value, str):
         return str(value)
@@ -18,7 +18,7 @@ def as_text(value: object, errors: str = "strict") -> str | None:
 
 
 def text_argument(function: str, name: str, value: object, errors: str = "strict") -> str:
-    """The text. Raises TypeError for what is none."""
+    """The text. Raises TypeError for anything else."""
     text = as_text(value, errors)
     if text is None:
         raise TypeError(f"{function}: {name} must be a str, got {type(value).__name__}")
@@ -26,7 +26,7 @@ def text_argument(function: str, name: str, value: object, errors: str = "strict
 
 
 def int_argument(function: str, name: str, value: Any, smallest: int, largest: int) -> int:
-    """The integer. Raises TypeError for what is none, or is out of bounds."""
+    """The integer. Raises TypeError for anything else, and for one that is out of bounds."""
     number: int | None
     try:
         number = operator.index(value)

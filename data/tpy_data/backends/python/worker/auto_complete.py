@@ -15,7 +15,7 @@ class ModelConfig:
         self._config: Properties = json.loads(model_config)
 
     def as_dict(self) -> Properties:
-        """The configuration. Of changes made to it directly, only those that the setters could have made count."""
+        """The configuration. Changes made to it directly count only if the setters could have made them."""
         return self._config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:

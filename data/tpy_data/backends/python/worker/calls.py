@@ -110,7 +110,7 @@ class CallClient:
         return self._connection.devices.sharing is not None
 
     def prepare_waiting_elsewhere(self) -> None:
-        """As `CallPort.prepare_waiting_elsewhere`: from now on a thread of its own reads."""
+        """As `CallPort.prepare_waiting_elsewhere`: from now on a separate thread reads."""
         self._connection.start_reader()
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:

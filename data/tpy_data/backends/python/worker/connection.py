@@ -2,9 +2,8 @@
 
 The thread that waits for something from the server reads, for all that wait, and hands every message to its handler; so a plain
 batch, or a call that is waited for where it was made, costs no switch to another thread. Where something is to be received that
-nobody waits for (an event loop's calls, the question whether the model is ready) `start_reader` has a thread of its own read from
-then on.
-"""
+nobody waits for (an event loop's calls, the question whether the model is ready) `start_reader` has a separate thread read from
+then on."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ def decode(header: memoryview) -> Any:
     try:
         return _scan(str(header, "utf-8"), 0)[0]  # without a look at the padding behind it
     except StopIteration:
-        raise ValueError("a header that is no JSON") from None
+        raise ValueError("a header that is not JSON") from None
 
 
 class Connection:
@@ -216,7 +215,7 @@ class Connection:
             self._leave()
 
     def start_reader(self) -> None:
-        """Have a thread of its own read from now on. Idempotent."""
+        """Have a separate thread read from now on. Idempotent."""
         with self._lock:
             if not self._has_reader:
                 self._has_reader = True

@@ -19,7 +19,7 @@ Report = Callable[[BaseException, Sequence[str]], None]
 
 class Coroutines:
     """A model that answers once has its loop in the main thread: `run` runs `execute`, and what its coroutines leave behind goes
-    on during `wait`. A decoupled model has it in a thread of its own: `start` leaves `execute` to it."""
+    on during `wait`. A decoupled model has it in a separate thread: `start` leaves `execute` to it."""
 
     def __init__(self, *, decoupled: bool) -> None:
         self._decoupled = decoupled
@@ -79,8 +79,8 @@ class Coroutines:
         asyncio.run_coroutine_threadsafe(_see_through(coroutine, tuple(sinks), ids, report), self._loop)
 
     def run_beside(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine to its end in a thread that is not the loop's: on the loop of a decoupled model, else on one of its
-        own."""
+        """Run a coroutine to its end in a thread that is not the loop's: on the loop of a decoupled model, else on a new
+        one."""
         import asyncio
 
         if self._loop is None or not self._decoupled:

@@ -29,7 +29,7 @@ NUMPY_OF_NUMBER: dict[int, type[Any]] = {
     12: np.float64,
     13: np.object_,
 }
-"""TRITONSERVER_DataType -> numpy scalar type; BF16 has none."""
+"""TRITONSERVER_DataType -> numpy scalar type; numpy has no BF16."""
 
 NUMBER_OF_NUMPY: dict[np.dtype[Any], int] = {np.dtype(kind): number for number, kind in NUMPY_OF_NUMBER.items()}
 
@@ -54,7 +54,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def number_of(dtype: np.dtype[Any]) -> int | None:
-    """The type number of an array's dtype; None when there is none (complex, dates, str, foreign byte order).
+    """The type number of an array's dtype; None for a dtype that Triton does not have (complex, dates, str, foreign byte order).
 
     Object and fixed-width bytes are BYTES; ml_dtypes' bfloat16 is BF16.
     """

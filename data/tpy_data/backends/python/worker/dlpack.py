@@ -34,7 +34,7 @@ _get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 def require(there: tuple[int, int], wanted: tuple[int, int] | None, stream: Any) -> None:
     """Raises BufferError when a consumer wants the memory on another device than it is on (None: on any), ValueError for a stream
-    where there are none."""
+    on a device without streams."""
     if wanted is not None and (int(wanted[0]), int(wanted[1])) != there:
         raise BufferError(f"the tensor is on DLPack device {there}, and cannot be given on {tuple(map(int, wanted))}")
     if there[0] == CPU and stream is not None and stream != -1:

@@ -79,8 +79,8 @@ class Endpoint:
     # Sending
 
     def lend(self, layout: Layout) -> Loan | None:
-        """Write a message's large tensors into shared memory; None when it has none. Raises OSError when there is no memory, and
-        what those raise that are read for it."""
+        """Write a message's large tensors into shared memory; None without large tensors. Raises OSError when there is no memory,
+        and what reading the tensors raises."""
         if not layout.segment_bytes:
             return None
         with self._memory:
@@ -320,5 +320,5 @@ def _parsed(memory: memoryview) -> tuple[tuple[int, int, bool] | None, list[int]
 
 def _int(value: object) -> int:
     if type(value) is not int:
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return value

@@ -191,8 +191,8 @@ class Worker:
         self._coroutines.start(coroutine, *self._starting, self._runner.report)
 
     def _execute(self, order: _Order) -> None:
-        """None but the first batch is started without its token: the server takes tokens back for those that it does not want to
-        be executed any more."""
+        """All batches but the first wait for a token: the server takes tokens back for batches that it no longer wants
+        executed."""
         number = order.number
         count = len(order.batches)
         for index, entries in enumerate(order.batches):

@@ -43,7 +43,7 @@ def sendable(text: str) -> str:
 def requests_of(
     entries: Sequence[Any], data: memoryview, segment: Segment | None, outputs: frozenset[str], read: Read
 ) -> list[InferenceRequest]:
-    """The requests of an EXECUTE. `outputs` are the model's, for those that name none. Raises as `read`."""
+    """The requests of an EXECUTE. `outputs` are the model's, for requests that name none. Raises as `read`."""
     requests = []
     for identifier, correlation, flags, timeout_us, parameters, wanted, inputs, _, traced in entries:
         tensors = [wrap(entry[0], entry[1], read(entry, data, segment)) for entry in inputs]

@@ -35,7 +35,7 @@ class MissingInputs:
 
 
 def _names(config: dict[str, Any]) -> Iterator[str]:
-    """All inputs that a request may have, also those that the server makes."""
+    """All inputs that a request may have, including the ones that the server makes."""
     for each in config.get("input", ()):
         yield each["name"]
     sequences = config.get("sequence_batching", {})

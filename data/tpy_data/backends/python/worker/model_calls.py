@@ -26,7 +26,7 @@ def require_devices() -> None:
     if not _port_to_infer().has_devices:
         raise TritonModelException(
             "preferred_memory TRITONSERVER_MEMORY_GPU is not offered: there is no GPU in this server, or this model does not run "
-            "in a process of its own; expected TRITONSERVER_MEMORY_CPU"
+            "in a separate process; expected TRITONSERVER_MEMORY_CPU"
         )
 
 
@@ -94,7 +94,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Returns True if the version ("": any) of a model would serve a request. Raises TritonModelException for what is no
+    """Returns True if the version ("": any) of a model would serve a request. Raises TritonModelException for an invalid
     version."""
     model_name = text_argument("is_model_ready", "model_name", model_name, "replace")
     model_version = text_argument("is_model_ready", "model_version", model_version)

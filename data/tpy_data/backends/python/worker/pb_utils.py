@@ -106,12 +106,12 @@ def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bo
 
 
 def triton_to_numpy_type(data_type: int) -> type[Any] | None:
-    """The numpy type of a type number; None when there is none (BF16)."""
+    """The numpy type of a type number; None if numpy does not have it (BF16)."""
     return datatypes.NUMPY_OF_NUMBER.get(data_type)
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
-    """The type number of a numpy type; None when there is none."""
+    """The type number of a numpy type; None if Triton does not have it."""
     if data_type == np.bytes_:
         return datatypes.BYTES
     return datatypes.NUMBER_OF_NUMPY.get(np.dtype(data_type))

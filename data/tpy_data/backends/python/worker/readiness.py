@@ -1,4 +1,4 @@
-"""Answers the server's question whether the model is ready: each time in a thread of its own, so that neither batches nor the
+"""Answers the server's question whether the model is ready: each time in a new thread, so that neither batches nor the
 connection wait for the model's is_ready."""
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ DEVICE_MIN, DEVICE_MAX = -(1 << 63), (1 << 63) - 1
 
 class PreferredMemory:
     """The preferred place of the outputs of a call: in host memory, or on the GPU where the called model makes them. A call that
-    prefers a GPU is refused where there is none."""
+    prefers a GPU is refused on a machine without GPUs."""
 
     def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
         self.preferred_memory_type = int_argument(_MEMORY, "preferred_memory_type", preferred_memory_type, *_MEMORY_TYPES)
@@ -154,11 +154,11 @@ class InferenceRequest(Answerable):
         return self._inputs
 
     def request_id(self) -> str:
-        """The caller's id, "" when there is none."""
+        """The caller's id, "" without an id."""
         return self._request_id
 
     def correlation_id(self) -> int | str:
-        """Of its sequence; 0 when there is none."""
+        """Of its sequence; 0 outside a sequence."""
         return self._correlation_id
 
     def flags(self) -> int:

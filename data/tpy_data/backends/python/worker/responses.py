@@ -1,5 +1,5 @@
-"""Responses: what a model answers through senders: the requests of a decoupled model, and of another one those whose answer comes
-after their batch. Any thread of the model sends."""
+"""Responses: what a model answers through senders: all requests of a decoupled model, and requests of other models whose answer
+comes after their batch. Any thread of the model sends."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class ModelRunner:
         return hasattr(self._model, "is_ready")
 
     def is_ready(self, run_coroutine: RunCoroutine) -> bool:
-        """The result of the model's is_ready; in a thread of its own, beside `execute`. Raises ModelFailure when it fails."""
+        """The result of the model's is_ready; in a separate thread, beside `execute`. Raises ModelFailure when it fails."""
         try:
             ready = self._model.is_ready()
             if isinstance(ready, Coroutine):

@@ -2,7 +2,7 @@
 
 Landlock bounds the files that can be opened, the processes that can be signalled and traced. Seccomp refuses system calls that
 Landlock does not know: sockets, other programs, owners and modes of files, namespaces. Capabilities are given up. All of it is
-for the calling thread and those that it starts, so it has to come before any other thread, and so before numpy.
+for the calling thread and the threads that it starts, so it has to come before any other thread, and so before numpy.
 
 Source: Documentation/userspace-api/landlock.rst and seccomp_filter.rst of Linux; numbers from its headers.
 """
@@ -191,7 +191,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def _landlock_version() -> int:
-    """0: there is none, or it is switched off."""
+    """0: not in this kernel, or switched off."""
     return max(0, int(_libc().syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), _VERSION_ONLY)))
 
 
@@ -237,7 +237,7 @@ def filter_program(machine: str, *, network: bool, programs: bool) -> list[Instr
         (_RETURN, 0, 0, _ALLOW),
         (_EQUAL, 0, 4, CONDITIONAL_CALLS["prlimit64"][column]),
         (_LOAD, 0, 0, _ARGUMENT_AT),
-        (_EQUAL, 1, 0, 0),  # limits of its own only
+        (_EQUAL, 1, 0, 0),  # only its own limits
         (_RETURN, 0, 0, _ERRNO | errno.EPERM),
         (_RETURN, 0, 0, _ALLOW),
         (_RETURN, 0, 0, _ALLOW),

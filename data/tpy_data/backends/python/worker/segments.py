@@ -99,7 +99,7 @@ class Lender:
         return Loan(segment.number, segment.memory, descriptor)
 
     def lend(self, memory: object) -> int:
-        """Keep this, which is no segment, until its number is given back."""
+        """Keep this, which is not a segment, until its number is given back."""
         self._numbers += 1
         self._lent[self._numbers] = memory
         return self._numbers

@@ -1,4 +1,4 @@
-"""BudgetCore: which models to load and which to unload, so that those that are loaded fit into a budget of memory.
+"""BudgetCore: which models to load and which to unload, so that the loaded ones fit into a memory budget.
 
 Sans-IO: told of requests, loads, unloads and the time, it decides. The rules:
 
@@ -47,7 +47,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Unload(msgspec.Struct, frozen=True):
-    """Give this model no more requests, and unload it when it has answered those that it has."""
+    """Give this model no more requests, and unload it when it has answered its last one."""
 
     key: object
     why: Why
@@ -63,7 +63,7 @@ Action = Load | Unload | Refuse
 
 
 class Shortage(NamedTuple):
-    """The figures of a model that cannot fit: its bytes, those of the budget, and those that models have which stay."""
+    """The figures of a model that cannot fit: its bytes, the budget's, and the bytes of models that stay."""
 
     needed_bytes: int
     budget_bytes: int
@@ -127,7 +127,7 @@ class BudgetCore(Generic[K]):
             models.pop(key, None)
 
     def pin(self, key: K, size_bytes: int) -> None:
-        """A model that stays has so many bytes of the budget; 0: it is gone."""
+        """A model that stays takes this much of the budget; 0: it is gone."""
         if size_bytes:
             self._pinned[key] = size_bytes
         else:
@@ -266,8 +266,8 @@ class BudgetCore(Generic[K]):
         return max(model.idle_at_ns(), model.loaded_ns + turn_ns)
 
     def _keep_budget(self, busy: Collection[K]) -> Iterator[Action]:
-        """Unload idle models while those that are there have more than the budget. What has just been loaded goes last: the
-        others are what it displaces."""
+        """Unload idle models while the loaded ones exceed the budget. The model loaded last goes last: it is to displace the
+        others."""
         over_bytes = self.used_bytes - self.budget_bytes - self._bytes_in(State.DRAINING)
         newest = max((model.loaded_ns for model in self._in(State.LOADED)), default=0)
         idle = [model for model in self._in(State.LOADED) if model.key not in busy]
@@ -280,7 +280,7 @@ class BudgetCore(Generic[K]):
     def _serve_waiting(self, busy: Collection[K]) -> Iterator[Action]:
         """Room is made only for as many models as may load now: those behind them can be served by what is loaded for longer."""
         slots = self._loads_max - self._loads()
-        claimed_bytes = 0  # by those that are ahead
+        claimed_bytes = 0  # by models ahead in the queue
         for model in list(self._waiting.values()):
             if slots <= 0:
                 return
@@ -309,7 +309,7 @@ class BudgetCore(Generic[K]):
         return model.size_bytes <= min(free_bytes, free_bytes + self._bytes_in(State.DRAINING) - claimed_bytes)
 
     def _make_room(self, wanted_bytes: int, busy: Collection[K]) -> list[Action] | None:
-        """The unloads that make place for so many bytes, together with what is free or being unloaded; None: it cannot be had."""
+        """The unloads that make room for `wanted_bytes`, together with what is free or being unloaded; None: not possible."""
         short_bytes = wanted_bytes - (self.budget_bytes - self.used_bytes) - self._bytes_in(State.DRAINING)
         victims: list[tuple[_Model[K], Why]] = []
         for model, why in self._candidates(busy):
@@ -328,7 +328,7 @@ class BudgetCore(Generic[K]):
         yield from ((model, Why.TURN) for model in sorted(turns, key=lambda model: model.loaded_ns))
 
     def _loads(self) -> int:
-        """Those that count: a model that hangs does not."""
+        """The number of loads that count: a load that hangs does not."""
         return sum(1 for model in self._in(State.LOADING) if self._now_ns < model.began_ns + self._turn_ns_max)
 
     def _bytes_in(self, state: State) -> int:

@@ -4,7 +4,7 @@ A batch that calls cannot end before its calls, and keeps its instance until the
 instance of its model is free. So batches are stuck when each of them has a call that is
 
 * queued at a model whose instances are all taken by stuck batches, or bound to the instance of one (a live sequence), or
-* waiting at a rate limited model for resources of which stuck batches hold so many that it can never have its own, or
+* waiting at a rate limited model for resources that it can never get because stuck batches hold too many, or
 * being executed in a stuck batch.
 
 The largest such set is found by assuming all stuck and taking out, until nothing changes, who is not.
@@ -19,8 +19,8 @@ from tpy_data.engine.requests.handle import NO_RESOURCES, Resources, WaitingRequ
 
 
 class CallingBatch(NamedTuple):
-    """A batch in execution that waits for `calls`. `requests` are the identities of its own; `instance` where it runs, as far as
-    that is known."""
+    """A batch in execution that waits for `calls`. `requests` are the identities of its requests; `instance` where it runs, as
+    far as that is known."""
 
     name: str
     model: Hashable
@@ -59,7 +59,7 @@ def find_circle(first: CallingBatch, batches: Sequence[CallingBatch], supply: Re
 
 
 def _left(supply: Resources, stuck: Sequence[CallingBatch]) -> Resources:
-    """The resources that those that are not stuck can have."""
+    """The resources left for batches that are not stuck."""
     left = dict(supply)
     for batch in stuck:
         for resource, count in batch.holds.items():

@@ -22,7 +22,7 @@ BATCHES_MIN: Final = 8
 LONG_EXECUTION_NS: Final = 30 * NS_PER_S
 UNUSUAL_EXECUTION_NS: Final = 2 * NS_PER_S
 UNUSUAL_FACTOR: Final = 20
-"""An execution of this length, and so many times as long as those before it on average, is none of the usual ones."""
+"""An execution of at least this length, and this many times as long as the previous ones on average, is unusual."""
 IDLE_MAX: Final = 0.5
 """Up to this share instances have room for batches that come sooner."""
 LOOKUPS_MIN: Final = 100

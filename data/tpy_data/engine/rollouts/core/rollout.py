@@ -163,7 +163,7 @@ class RolloutCore:
         of = max(seen, self.plan.min_requests)
         if most is None or bad * 100 <= most * of:
             return ""
-        return f"{bad} of {seen} {what} ({100 * bad / seen:.3g} %), more than {most:g} % of {of} may"
+        return f"{bad} of {seen} {what} ({100 * bad / seen:.3g} %), more than {most:g} % of {of} are allowed"
 
     def _owe(self, percent: float) -> bool:
         """Returns whether it is this request's turn, if that comes to `percent` of all requests."""
@@ -178,14 +178,14 @@ class RolloutCore:
         return self._since_ns + int(step.seconds * NS_PER_S)
 
     def _too_slow(self) -> str:
-        """The reason why the latencies of the new version are none that it may have; "" where they are."""
+        """The reason why the latencies of the new version are too high; "" if they are not."""
         old_ns, new_ns = self.counts[Arm.OLD].p99_ns(), self.counts[Arm.NEW].p99_ns()
         plan, shown = self.plan, f"its p99 is {new_ns / NS_PER_MS:.3g} ms"
         if plan.max_p99_ms is not None and new_ns > plan.max_p99_ms * NS_PER_MS:
-            return f"{shown}, at most {plan.max_p99_ms:g} ms may be"
+            return f"{shown}; at most {plan.max_p99_ms:g} ms are allowed"
         ratio = plan.max_p99_ratio
         if ratio is not None and self.counts[Arm.OLD].ended >= plan.min_requests and new_ns > ratio * old_ns:
-            return f"{shown}, that of the old version {old_ns / NS_PER_MS:.3g} ms, at most {ratio:g} times as much may be"
+            return f"{shown}, the old version's is {old_ns / NS_PER_MS:.3g} ms; at most {ratio:g} times that is allowed"
         return ""
 
     def _advance(self, now_ns: int, reason: str) -> Decision:

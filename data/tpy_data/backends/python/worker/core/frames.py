@@ -60,7 +60,7 @@ class Kind(enum.IntEnum):
     """Execute these batches, one after the other, each but the first with a token only."""
     FINALIZE = 3
     PROGRESS = 4
-    """So many responses of these requests were taken; for those requests nobody waits any more."""
+    """Numbers of responses of these requests that were taken; requests that nobody waits for any more."""
     ANSWER = 5
     """A response to a call."""
     REPLY = 6
@@ -82,7 +82,7 @@ class Kind(enum.IntEnum):
     CALL = 71
     """A request of the model's to another model."""
     CALL_PROGRESS = 72
-    """So many answers to these calls were taken; of those calls nobody wants any more."""
+    """Numbers of answers to these calls that were taken; calls whose further answers nobody wants."""
     QUERY = 73
     """Something that the server replies to: cancellation, metrics, the model repository."""
     NOTIFICATION = 74

@@ -92,7 +92,7 @@ class HostedCall:
         """As `ServerCall.taken`: nothing is to be done."""
 
     def take_all(self, sink: CallSink) -> None:
-        """Give the responses to `sink`, up to the last one. In a thread of its own."""
+        """Give the responses to `sink`, up to the last one. In a separate thread."""
         final = False
         while not final:
             try:

@@ -193,7 +193,7 @@ def answer_of(result: ExecutionResult | InferenceResponse, wanted: Sequence[str]
 
 
 def new_states(request: HostedRequest, states: Sequence[StateSpec], result: ExecutionResult, *, batches: bool) -> list[Tensor]:
-    """The states that an execution left, as outputs. Raises Internal for one that is no array of the state's datatype."""
+    """The states that an execution left, as outputs. Raises Internal for one that is not an array of the state's datatype."""
     if request.state is None:
         return []
     made = {tensor.name for tensor in result.outputs}
