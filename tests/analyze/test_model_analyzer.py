@@ -207,7 +207,7 @@ def test_every_key_of_model_analyzer_is_known(tmp_path: Path, name: str) -> None
     [
         ("checkpoint_folder: x", "checkpoint_folder is not supported; supported here: batch_sizes, "),
         ("run_config_search_mode: slow", "run_config_search_mode: expected quick or brute or optuna, got 'slow'"),
-        ("triton_launch_mode: docker", "triton_launch_mode: expected local (a server of its own) or remote"),
+        ("triton_launch_mode: docker", "triton_launch_mode: expected local (start a server) or remote"),
         ("profile_models: {m: {weighting: 0}}", "profile_models.m.weighting: expected a weight above 0, got 0"),
         ("profile_models: {m: {weight: 2}}", "profile_models.m.weight is not supported; supported here: constraints, cpu_only, "),
         (

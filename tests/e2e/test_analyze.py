@@ -64,7 +64,7 @@ def test_a_search_that_is_interrupted_goes_on_and_finds_the_best(repository: Pat
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "interrupted; the same command goes on from here" in err
+    assert "interrupted; run the same command to resume" in err
     assert "configuration" in out
     kept = (output / "checkpoint.jsonl").read_bytes()
 

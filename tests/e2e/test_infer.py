@@ -172,7 +172,7 @@ def test_one_output_of_one_version(server: ServerProcess) -> None:
             "HTTP 404: Request for unknown model: 'nosuch' is not found; models that are ready: chat, counter, echo",
         ),
         (["echo"], "no input was given; echo takes X FP32[?,4], TEXT BYTES[?,1], PICTURE UINT8[?,3,4,6]"),
-        (["echo", "x=[1,2,3,4]"], "'x' is no input, and no parameter"),
+        (["echo", "x=[1,2,3,4]"], "'x' is neither an input nor a parameter"),
         (["echo", "x=1"], "there is no input 'x'; echo takes X FP32[?,4]"),
         (["echo", "X=[1,2,3]"], "X FP32[?,4]: the value has the shape [3]; expected 4 elements or a multiple of it"),
         (["echo", "X=some"], "X FP32[?,4]: the value is not an array of numbers"),
@@ -197,7 +197,7 @@ def test_files_that_cannot_be_read_are_reported(server: ServerProcess, tmp_path:
         f"X=@{tmp_path / 'cut.npy'}": "cut.npy: expected an array that numpy.save wrote",
         f"PICTURE=@{tmp_path / 'cut.png'}": "cut.png: not a picture: ",
         "no input " * 500: "is neither NAME=VALUE nor a file",
-        "more=" + os.fsdecode(b"\xff"): "'more' is a parameter, and those are texts in UTF-8",
+        "more=" + os.fsdecode(b"\xff"): "parameter 'more' is not valid UTF-8",
     }.items():
         outcome = infer(server, "echo", value)
         assert (outcome.code, outcome.out, len(outcome.err.splitlines())) == (1, "", 1), outcome.err
@@ -224,7 +224,7 @@ def test_a_service_of_another_kind_is_reported() -> None:
         other.shutdown()
         thread.join()
     assert outcome.code == 1
-    assert outcome.err.startswith("tpy: error: 127.0.0.1 answers, but not as a server of models: ")
+    assert outcome.err.startswith("tpy: error: 127.0.0.1 answers, but not like a model server: ")
 
 
 def test_a_key_goes_with_the_request(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_python_file_that_says_nothing_of_its_tensors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "file", "arguments", "told"),
     [
-        ("a/b", "m.onnx", [], "'a/b' is no name of a model"),
+        ("a/b", "m.onnx", [], "'a/b' is not a valid model name"),
         ("there", "m.onnx", [], "there is there already; choose another name, or remove it"),
         (
             "mine",
@@ -110,7 +110,7 @@ def test_a_python_file_that_says_nothing_of_its_tensors(tmp_path: Path) -> None:
             "m.safetensors is weights without their network, which is not served as it is; export the network",
         ),
         ("mine", "m.onnx", ["--as", "python"], "--as python: of m.onnx can be made: onnx"),
-        ("mine", "m.joblib", ["--env", "/nosuch"], "--env /nosuch: no virtual environment: it has no bin/python3"),
+        ("mine", "m.joblib", ["--env", "/nosuch"], "--env /nosuch: not a virtual environment: it has no bin/python3"),
         (
             "mine",
             "m.pt",
@@ -237,8 +237,8 @@ def test_what_a_row_has_is_said_where_a_pickle_does_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "why"),
     [
-        ("m.onnx", "the file says them itself"),
-        ("m.ubj", "the file says them itself"),
+        ("m.onnx", "the file describes its inputs"),
+        ("m.ubj", "the file describes its inputs"),
         ("m.py", "write them into its config.pbtxt"),
     ],
 )
@@ -266,8 +266,8 @@ def test_modules_of_the_author_are_found_where_the_command_runs(tmp_path: Path) 
     told = run_tpy(
         "init", "other", "--from", str(tmp_path / "here.pkl"), "--as", "python", "--repository", str(tmp_path / "more")
     )
-    assert "a class of it is of the script that made it" in told.err
-    assert "move the class into a module" in told.err
+    assert "one of its classes is defined in the script that made it" in told.err
+    assert "move it into a module" in told.err
 
 
 @pytest.mark.parametrize(

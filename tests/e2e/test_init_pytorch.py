@@ -78,7 +78,7 @@ def test_an_exported_program_says_all_itself(saved: Path, tmp_path: Path) -> Non
     assert run_tpy("check", "--deep", str(tmp_path / "models")).out == "1 model checked, 0 with errors\n"
     (tmp_path / "again").mkdir()
     told = refused(tmp_path / "again", "mine", "--from", str(saved / "program.pt2"), *IDS)
-    assert "--input: not taken for an exported program: the file says them itself" in told
+    assert "--input: not accepted for an exported program: the file describes its inputs" in told
 
 
 @pytest.mark.parametrize(

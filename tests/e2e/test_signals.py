@@ -48,7 +48,7 @@ def test_no_other_signal_ends_the_server(repository: Path) -> None:
     answers = {
         signal.SIGHUP: "reloaded at SIGHUP",
         signal.SIGUSR1: "reloaded at SIGUSR1",
-        signal.SIGUSR2: "signal SIGUSR2 means nothing to this server",
+        signal.SIGUSR2: "ignoring signal SIGUSR2",
         signal.SIGALRM: "signal SIGALRM means nothing",
         signal.SIGVTALRM: "signal SIGVTALRM means nothing",
         signal.SIGPROF: "signal SIGPROF means nothing",
@@ -92,7 +92,7 @@ def test_a_reload_opens_the_log_again_and_reads_certificates(repository: Path, t
         log.rename(tmp_path / "server.log.2")
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: log.exists() and "reloaded in part only at SIGHUP" in log.read_text())
-        assert "not reloaded, what was there stays in use" in log.read_text()
+        assert "not reloaded, the previous settings stay in use" in log.read_text()
         assert presented(server) == second
         assert is_live(server)
 

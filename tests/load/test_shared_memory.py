@@ -93,5 +93,5 @@ def test_a_refused_region_leaves_nothing_behind() -> None:
 
 def test_memory_that_cannot_be_had_is_said() -> None:
     shared = SharedTensors(CudaMemory(FakeDevice(0, memory_bytes=64)), Registrations(), ["X"], 1000)
-    with pytest.raises(NoMemory, match="1000 bytes of GPU memory cannot be had: GPU 0: out of memory"), shared:
+    with pytest.raises(NoMemory, match="1000 bytes of GPU memory cannot be allocated: GPU 0: out of memory"), shared:
         raise AssertionError("it was entered")

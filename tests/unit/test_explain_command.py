@@ -162,7 +162,7 @@ def test_of_a_large_file_the_end_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     assert rows[-1]["id"] == 999
 
 
-@pytest.mark.parametrize(("content", "said"), [(b"{", "is no trace file"), (b"{}", "expected a list")])
+@pytest.mark.parametrize(("content", "said"), [(b"{", "is not a trace file"), (b"{}", "expected a list")])
 def test_a_file_of_another_kind(content: bytes, said: str, tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     file.write_bytes(content)
@@ -219,7 +219,7 @@ def test_a_request_that_was_not_traced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["ftp://host", "http://", "host:many", "http://host:99999"])
 def test_what_is_no_url(url: str) -> None:
-    with pytest.raises(ClientError, match="is no URL of a server"):
+    with pytest.raises(ClientError, match="is not the URL of a server"):
         client_of(url)
 
 
@@ -229,11 +229,11 @@ def test_what_is_no_header() -> None:
 
 
 def test_an_answer_of_another_kind() -> None:
-    with pytest.raises(ClientError, match="another form"):
+    with pytest.raises(ClientError, match="unknown form"):
         explain_model(Scripted(explain={"explanations": [{"name": 5}]}, index=[]), "m")
 
 
 def test_another_server_has_states_only() -> None:
     rows = [{"name": "m", "version": "1", "state": "READY"}]
     lines = explain_model(Scripted(explain=ClientError("HTTP 404: Not Found", 404), index=rows), "m")
-    assert lines == ["m, version 1: READY", "  the server says nothing more: it is another one than tpy, or an older tpy"]
+    assert lines == ["m, version 1: READY", "  no further details: the server is not tpy, or is an older version"]

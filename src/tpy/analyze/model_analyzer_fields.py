@@ -139,7 +139,7 @@ def _budget(where: str, value: Any, options: Options) -> None:
 
 def _launch_mode(where: str, value: Any, options: Options) -> None:
     if value not in ("local", "remote"):
-        raise AnalysisError(f"{where}: expected local (a server of its own) or remote (with triton_http_endpoint), got {value!r}")
+        raise AnalysisError(f"{where}: expected local (start a server) or remote (with triton_http_endpoint), got {value!r}")
     options["launch_mode"] = value
 
 
@@ -162,7 +162,7 @@ def _environment(where: str, value: Any, options: Options) -> None:
 
 
 def _gpus(where: str, value: Any, options: Options) -> None:
-    """The GPUs that the server of its own can see."""
+    """The GPUs that the started server can see."""
     devices = [part.strip() for part in value.split(",")] if isinstance(value, str) else [str(one) for one in _list(value)]
     if devices != ["all"]:
         _environment(where, {"CUDA_VISIBLE_DEVICES": ",".join(devices)}, options)
@@ -235,7 +235,7 @@ def _search_rate(where: str, value: Any, options: Options) -> None:
 
 
 def _members(*, are_called: bool) -> Reader:
-    """Models behind others: those that a model calls have to be named, those of an ensemble are known."""
+    """Models behind others: the ones that a model calls have to be named, members of an ensemble are known."""
 
     def read(where: str, value: Any, options: Options) -> None:
         if isinstance(value, str):

@@ -46,7 +46,7 @@ class Place(Protocol):
 
 
 class OwnPlace:
-    """A server of our own: started again when a configuration ends it."""
+    """A server that this command starts: started again when a configuration ends it."""
 
     def __init__(self, server: OwnServer) -> None:
         self._server = server

@@ -62,7 +62,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """The values for members that have others."""
 
     cpu_only: tuple[str, ...] = ()
-    """Of the model and its members those whose instances are on the CPU, whatever their files say."""
+    """The models, among the model and its members, whose instances are on the CPU, whatever their files say."""
 
     goal: Goal = Goal()
     load: LoadPlan = LoadPlan()

@@ -132,7 +132,7 @@ class Analysis:
             own.update({name: wishes for name, wishes in profile.own.items() if name in self._members[profile.model]})
             for name in profile.own:
                 if name not in self._members[profile.model]:
-                    self._progress(f"{name} is no member of {profile.model}: its settings are not used")
+                    self._progress(f"{name} is not a member of {profile.model}: its settings are not used")
         try:
             self._space = make_space(self._base, {}, plan.concurrencies, own=own, request_batches=plan.batch_sizes)
             for one in self._space.dimensions:
@@ -246,7 +246,7 @@ class Analysis:
             self._place.renew()
         models = self._place.access().models
         configs = self._space.configs(self._base, candidate)
-        # Members first: an ensemble is loaded with those that are there.
+        # Members first: an ensemble is loaded with the members that are loaded.
         for name, config in reversed(configs.items()):
             models.load(name, config)
         for one in self._space.dimensions:
@@ -277,4 +277,4 @@ class Analysis:
                 if config is None:
                     models.unload(name)
         except ServerError as error:
-            self._progress(f"the models could not be left as they were: {error}")
+            self._progress(f"the models could not be restored: {error}")

@@ -1,4 +1,5 @@
-"""The server of an analysis: one of our own, or one that runs. Both load models with other configurations over the protocol."""
+"""The server of an analysis: one that it starts, or one that runs. Both load models with other configurations over the
+protocol."""
 
 from __future__ import annotations
 
@@ -101,7 +102,7 @@ class OwnServer:
         """Start it and wait until it serves. Raises AnalysisError."""
         begin = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as output:
-            # A session of its own: Ctrl-C reaches the analysis alone, which then stops it.
+            # A new session: Ctrl-C reaches the analysis alone, which then stops it.
             self._process = subprocess.Popen(
                 self._command, stdout=output, stderr=output, start_new_session=True, env=self._environment
             )

@@ -68,7 +68,7 @@ def _values(name: str, given: Any) -> list[Any]:
 
 
 def _known(name: str, values: Sequence[Any]) -> Options | None:
-    """The settings with names of their own that make the same configurations, None where there are none."""
+    """The named settings that make the same configurations, None if there are no such settings."""
     if name == "max_batch_size":
         return {"batches": _joined(values)} if all(isinstance(one, int) and one > 0 for one in values) else None
     if name == "instance_group":
@@ -129,7 +129,7 @@ def _pair(form: Any, one: str, other: str) -> tuple[Any, Any] | None:
 
 
 def _product(pairs: Sequence[tuple[Any, Any] | None]) -> tuple[list[Any], list[Any]] | None:
-    """Two lists whose product the pairs are, None where they are none."""
+    """Two lists whose product the pairs are, or None."""
     firsts: list[Any] = []
     seconds: list[Any] = []
     for pair in pairs:

@@ -28,7 +28,7 @@ from tpy.cli.parsing import FiniteRange
     "--config-file",
     metavar="FILE",
     type=click.Path(),
-    help="A configuration file of Model Analyzer (YAML). Options given here win.",
+    help="A configuration file of Model Analyzer (YAML). Options given here take precedence.",
 )
 @click.option(
     "--objective",
@@ -37,16 +37,16 @@ from tpy.cli.parsing import FiniteRange
     metavar="NAME[:WEIGHT],...",
     help="throughput, latency, memory, or Model Analyzer's metrics.",
 )
-@click.option("--latency-ms", type=FiniteRange(min=0, min_open=True), metavar="MS", help="Bound of the latency.")
+@click.option("--latency-ms", type=FiniteRange(min=0, min_open=True), metavar="MS", help="Maximum latency.")
 @click.option(
     "--percentile",
     type=click.Choice(["50", "90", "95", "99"]),
     default="99",
     show_default=True,
-    help="The one that --latency-ms bounds.",
+    help="Latency percentile that --latency-ms bounds.",
 )
-@click.option("--memory-mb", type=FiniteRange(min=0, min_open=True), metavar="MB", help="Bound of the model's memory.")
-@click.option("--min-throughput", type=FiniteRange(min=0), metavar="N", help="Inferences per second that there must be.")
+@click.option("--memory-mb", type=FiniteRange(min=0, min_open=True), metavar="MB", help="Maximum memory of the model.")
+@click.option("--min-throughput", type=FiniteRange(min=0), metavar="N", help="Minimum inferences per second.")
 @click.option(
     "--search",
     type=click.Choice(["quick", "brute", "optuna"]),
@@ -58,7 +58,7 @@ from tpy.cli.parsing import FiniteRange
     "--optuna-max-trials",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Measurements of --search optuna at most. [default: a tenth of all]",
+    help="Maximum number of measurements of --search optuna. [default: a tenth of all]",
 )
 @click.option(
     "--optuna-early-exit-threshold",
@@ -106,19 +106,23 @@ from tpy.cli.parsing import FiniteRange
 @click.option(
     "--members",
     metavar="NAME,...",
-    help="Models whose settings are varied: those of an ensemble by default; those that a model calls.",
+    help="Further models whose settings are varied: an ensemble's members (the default), or models that the model calls.",
 )
 @click.option("--concurrency", default="1:64:*2", show_default=True, metavar="N,N:N:*N", help="Clients at a time.")
-@click.option("--rate", metavar="N,N:N:*N", help="Requests per second that begin whatever the answers do, in place of clients.")
+@click.option(
+    "--rate",
+    metavar="N,N:N:*N",
+    help="Requests started per second, whether earlier ones are answered or not, instead of clients.",
+)
 @click.option(
     "-i",
     "--protocol",
     type=click.Choice(["http", "grpc"], case_sensitive=False),
     default="http",
     show_default=True,
-    help="Of the requests.",
+    help="Protocol of the requests.",
 )
-@click.option("--streaming", is_flag=True, help="ModelStreamInfer, as decoupled models are always asked. Needs --protocol grpc.")
+@click.option("--streaming", is_flag=True, help="Use ModelStreamInfer, as always for decoupled models. Needs --protocol grpc.")
 @click.option("-b", "--batch-size", default="1", show_default=True, metavar="N,...", help="Inferences in a request.")
 @click.option(
     "--sequence-length",
@@ -138,7 +142,7 @@ from tpy.cli.parsing import FiniteRange
     default=1000,
     show_default=True,
     metavar="MS",
-    help="Windows of a measurement, until three are stable.",
+    help="Length of a measurement window; windows are repeated until three are stable.",
 )
 @click.option(
     "-s",
@@ -147,10 +151,16 @@ from tpy.cli.parsing import FiniteRange
     default=10,
     show_default=True,
     metavar="PERCENT",
-    help="Stable windows differ by no more.",
+    help="Largest difference between stable windows.",
 )
 @click.option(
-    "-r", "--max-trials", type=click.IntRange(min=3), default=10, show_default=True, metavar="N", help="Windows at most."
+    "-r",
+    "--max-trials",
+    type=click.IntRange(min=3),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of windows.",
 )
 @click.option("--server-flag", multiple=True, metavar="FLAG", help="A flag of tpy serve for the server that is started.")
 @click.option(
@@ -158,10 +168,10 @@ from tpy.cli.parsing import FiniteRange
     "--output",
     metavar="DIRECTORY",
     type=click.Path(),
-    help="Results, and what an interrupted run goes on from. Default: tpy-analyze/MODEL",
+    help="Folder for results, and for checkpoints that an interrupted run resumes from. Default: tpy-analyze/MODEL",
 )
 @click.option(
-    "--checkpoint-directory", metavar="DIRECTORY", type=click.Path(), help="What an interrupted run goes on from, elsewhere."
+    "--checkpoint-directory", metavar="DIRECTORY", type=click.Path(), help="Folder for checkpoints, if they go elsewhere."
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document in place of the table.")
 def analyze(model: tuple[str, ...], **given: object) -> None:

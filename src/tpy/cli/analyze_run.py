@@ -153,8 +153,8 @@ def _report(outcome: Outcome, repositories: Sequence[Path], *, as_json: bool) ->
     files = write_files(outcome, repositories)
     click.echo("written: " + ", ".join(str(file) for file in files), err=as_json)
     if outcome.lost:
-        click.echo(f"tpy: error: the server was lost: {outcome.lost}; this is what was measured", err=True)
+        click.echo(f"tpy: error: the server was lost: {outcome.lost}; the results so far are above", err=True)
     if outcome.interrupted:
-        click.echo("interrupted; the same command goes on from here", err=True)
+        click.echo("interrupted; run the same command to resume", err=True)
         return _INTERRUPTED
     return 1 if outcome.lost or best is None else 0

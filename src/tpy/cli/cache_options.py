@@ -49,8 +49,8 @@ ISOLATION: Final = "isolation"
 def cache_options(
     texts: Sequence[str], byte_size: int, environment: Mapping[str, str], directory: str = ""
 ) -> CacheOptions | None:
-    """The cache of --cache-config and --response-cache-byte-size (0: not given); None without cache. `directory` has those that
-    are libraries. Raises UsageError."""
+    """The cache of --cache-config and --response-cache-byte-size (0: not given); None without cache. `directory` has the
+    libraries. Raises UsageError."""
     if byte_size and texts:
         raise UsageError(
             "Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the other."

@@ -99,7 +99,7 @@ class Client:
         outputs: Mapping[str, Mapping[str, Parameter]] | None = None,
         parameters: Mapping[str, Parameter] | None = None,
     ) -> list[Tensor]:
-        """The outputs of one request; `outputs` maps those that are wanted to their parameters, None is all of them."""
+        """The outputs of one request; `outputs` maps the wanted ones to their parameters, None: all outputs."""
         blobs = [bytes(write_binary(tensor.array, tensor.datatype)) for tensor in inputs]
         head: dict[str, object] = {
             "inputs": [_described(tensor, len(blob)) for tensor, blob in zip(inputs, blobs, strict=True)],
@@ -119,7 +119,7 @@ class Client:
             return orjson.loads(answer)
         except orjson.JSONDecodeError:
             raise ClientError(
-                f"{self._host}:{self._port}{path} is no JSON: it is not the HTTP port of a server of models"
+                f"{self._host}:{self._port}{path} did not answer with JSON: it is not the HTTP port of a model server"
             ) from None
 
     def _ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
@@ -151,16 +151,16 @@ def client_of(
     timeout_s: float = _TIMEOUT_S,
     start: str = "tpy serve DIRECTORY",
 ) -> Client:
-    """A client of the server at `url`: `http://HOST:PORT`, `https://...`, or `HOST`, on `port` where it names none. `headers` are
-    `NAME: VALUE`; with `tls` connections are encrypted whatever the URL says. Raises ClientError for what is no URL or no header.
-    """
+    """A client of the server at `url`: `http://HOST:PORT`, `https://...`, or `HOST`, on `port` if it does not name one. `headers`
+    are `NAME: VALUE`; with `tls` connections are encrypted whatever the URL says. Raises ClientError for an invalid URL or
+    header."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
         given = parts.port
     except ValueError:
         given = -1
     if parts.scheme not in ("http", "https") or not parts.hostname or given == -1:
-        raise ClientError(f"'{url}' is no URL of a server; expected http://HOST:PORT")
+        raise ClientError(f"'{url}' is not the URL of a server; expected http://HOST:PORT")
     pairs = [header.partition(":") for header in headers]
     for name, colon, _ in pairs:
         if not name.strip() or not colon:

@@ -22,12 +22,12 @@ _CONTENTS = click.Choice(["full", "hash", "none"])
 @click.command()
 @click.argument("pattern", nargs=-1)
 @url_option
-@click.option("--sample", default=1, show_default=True, metavar="N", help="Record one request, or sequence, in so many.")
+@click.option("--sample", default=1, show_default=True, metavar="N", help="Record one in N requests, or sequences.")
 @click.option(
-    "--max-bytes", default=RECORDING_BYTES_DEFAULT, show_default=True, metavar="N", help="Stop at this size of the file."
+    "--max-bytes", default=RECORDING_BYTES_DEFAULT, show_default=True, metavar="N", help="Stop when the file reaches this size."
 )
-@click.option("--max-requests", default=RECORDING_REQUESTS_DEFAULT, show_default=True, metavar="N", help="Stop after so many.")
-@click.option("--seconds", default=RECORDING_SECONDS_DEFAULT, show_default=True, metavar="N", help="Stop after this time.")
+@click.option("--max-requests", default=RECORDING_REQUESTS_DEFAULT, show_default=True, metavar="N", help="Stop after N requests.")
+@click.option("--seconds", default=RECORDING_SECONDS_DEFAULT, show_default=True, metavar="N", help="Stop after N seconds.")
 @click.option(
     "--inputs", default="full", show_default=True, type=_CONTENTS, help="Elements of inputs, their SHA-256, or neither."
 )
@@ -36,8 +36,8 @@ _CONTENTS = click.Choice(["full", "hash", "none"])
 @click.option("--hash", "hashed", is_flag=True, help="As --inputs hash --outputs hash.")
 @header_option
 @tls_options
-@click.option("--detach", is_flag=True, help="Start the recording and leave it alone.")
-@click.option("--status", is_flag=True, help="Only show how the recording goes.")
+@click.option("--detach", is_flag=True, help="Start the recording and exit; it goes on.")
+@click.option("--status", is_flag=True, help="Only show the state of the recording.")
 @click.option("--stop", is_flag=True, help="Only stop the recording.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document in place of text.")
 def record(
@@ -130,9 +130,11 @@ class _Replay(click.Command):
     help="HTTP, gRPC with a call for each request, or with streams, which decoupled models need.",
 )
 @click.option(
-    "--speed", default="1", show_default=True, metavar="N|max", help="N times as fast as recorded, or as fast as it goes."
+    "--speed", default="1", show_default=True, metavar="N|max", help="N times as fast as recorded; max: as fast as possible."
 )
-@click.option("--concurrency", default=64, show_default=True, type=click.IntRange(1, 4096), help="Requests in flight at most.")
+@click.option(
+    "--concurrency", default=64, show_default=True, type=click.IntRange(1, 4096), help="Maximum number of requests in flight."
+)
 @click.option("--model-as", multiple=True, metavar="OLD=NEW", help="Send requests for OLD to NEW. Repeat it for several.")
 @click.option(
     "--tolerance",

@@ -16,7 +16,7 @@ _SHELLS = ("bash", "zsh", "fish")
 
 @click.command()
 @click.argument("shell", type=click.Choice(_SHELLS))
-@click.option("--install", is_flag=True, help="Write it to where the shell looks for completions of this user.")
+@click.option("--install", is_flag=True, help="Install it where the shell looks for this user's completions.")
 def completion(shell: str, install: bool) -> None:
     """Print the completion of tpy for a shell: eval "$(tpy completion bash)". With --install it is there in each new shell."""
     root = click.get_current_context().find_root().command

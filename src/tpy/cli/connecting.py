@@ -87,7 +87,7 @@ url_option = click.option(
     default=lambda: url_of_server(os.environ),
     show_default="http://127.0.0.1:8000",
     metavar="URL",
-    help="The HTTP port of the server; by default that of TPY_HTTP_ADDRESS and TPY_HTTP_PORT, as tpy serve takes them.",
+    help="The server's HTTP port; by default from TPY_HTTP_ADDRESS and TPY_HTTP_PORT, as for tpy serve.",
 )
 """The address of the server, for a command that asks its HTTP port."""
 
@@ -96,7 +96,7 @@ header_option = click.option(
     "--header",
     multiple=True,
     metavar="NAME:VALUE",
-    help="Goes with every request (gRPC: as metadata), a credential say. Repeat it for several.",
+    help="Header for every request (gRPC: metadata), such as a credential. Repeat it for several.",
 )
 """Headers, for a command that takes them as `header`."""
 
@@ -108,10 +108,10 @@ def json_option(name: str) -> Callable[[Callable[..., None]], Callable[..., None
 
 
 _TLS_OPTIONS: Sequence[Callable[[Callable[..., None]], Callable[..., None]]] = (
-    click.option("--tls", is_flag=True, help="Encrypt; a URL that begins with https:// or grpcs:// does as well."),
+    click.option("--tls", is_flag=True, help="Use TLS; implied by a URL that begins with https:// or grpcs://."),
     click.option("--ca-file", default="", metavar="FILE", help="Certificates to trust, PEM, in place of the system's."),
     click.option("--client-certificate", default="", metavar="FILE", help="The certificate to show, PEM."),
-    click.option("--client-key", default="", metavar="FILE", help="Its key, PEM, where it is not in the same file."),
+    click.option("--client-key", default="", metavar="FILE", help="Its key, PEM, if it is in another file."),
     click.option(
         "--tls-verify/--no-tls-verify", default=True, show_default=True, help="Verify the server's certificate and its name."
     ),

@@ -31,7 +31,7 @@ from tpy_data.backends.onnxruntime.packages import GPU, installed_packages, pack
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
-"""A memory limit as large as this is none: version 1 of cgroups writes it so."""
+"""A memory limit as large as this means no limit: version 1 of cgroups writes it so."""
 
 
 def examine(repositories: Sequence[Path], ports: Mapping[str, tuple[str, int]]) -> list[Finding]:

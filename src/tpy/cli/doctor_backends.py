@@ -41,7 +41,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def backends() -> Iterator[Finding]:
-    """A line for each backend that there is. None is a warning because its framework is not there: few servers need them all."""
+    """A line for each backend. A missing framework is not a warning: few servers need them all."""
     for entry_point in installed(ENTRY_POINT_GROUP):
         yield _backend(entry_point)
 

@@ -27,15 +27,15 @@ FLAGS: tuple[Flag, ...] = (
         "General",
         "exit-delay-secs",
         0,
-        "Seconds after Ctrl-C or SIGTERM in which the server is not ready and still serves, new connections too, before "
-        "--exit-timeout-secs begins: the time that balancers need to notice. An addition of tpy.",
+        "Seconds after Ctrl-C or SIGTERM in which the server reports not ready but still serves, new connections too, so that "
+        "load balancers notice; then --exit-timeout-secs begins. An addition of tpy.",
         minimum=0,
     ),
     _flag(
         "General",
         "allow-usage-data",
         False,
-        "Libraries may send data about their use to their makers, as ONNX Runtime does elsewhere. An addition of tpy.",
+        "Let libraries send usage data to their makers, as ONNX Runtime does elsewhere. An addition of tpy.",
     ),
     _flag(
         "General",
@@ -50,7 +50,7 @@ FLAGS: tuple[Flag, ...] = (
         "General",
         "serve-while-loading",
         False,
-        "Open the ports before the models of the start have loaded, an addition of tpy. Otherwise HTTP answers only health "
+        "Open all ports before the start-up models have loaded, an addition of tpy. Otherwise HTTP answers only health "
         "checks until then.",
     ),
     _flag(
@@ -63,8 +63,8 @@ FLAGS: tuple[Flag, ...] = (
         "General",
         "readiness",
         "serving",
-        "Models that a strict server waits for, an addition of tpy: those that load at the start and those that have served, or "
-        "all of the repository, those with broken files too.",
+        "Models that a strict server waits for, an addition of tpy: models that load at the start and models that have served, "
+        "or all of the repository, even with broken files.",
         choices=("serving", "all-models"),
     ),
     # Access
@@ -75,7 +75,7 @@ FLAGS: tuple[Flag, ...] = (
         "Who may do what: API keys and tokens with their roles, in TOML or JSON. Read again at SIGHUP.",
         metavar="FILE",
     ),
-    _flag("Access", "auth-required", False, "Serve nothing without a credential but whether the server lives and is ready."),
+    _flag("Access", "auth-required", False, "Require a credential for everything except the live and ready checks."),
     _flag(
         "Access",
         "tenants-file",
@@ -88,15 +88,15 @@ FLAGS: tuple[Flag, ...] = (
         "Access",
         "allowed-origin",
         (),
-        "Origin of web pages of others that may load models and change settings through a browser; may be given several times.",
+        "Origin of other web pages that may load models and change settings through a browser; may be given several times.",
         metavar="SCHEME://HOST[:PORT]",
     ),
     _flag(
         "Access",
         "allowed-host",
         (),
-        "Name by which browsers may ask for that, and anybody at --management-address, beside addresses, names without a domain "
-        "and this machine's; may be given several times.",
+        "Host name under which browsers may do that, and any client at --management-address, besides addresses, names without a "
+        "domain and this machine's names; may be given several times.",
         metavar="NAME",
     ),
     # Logging
@@ -108,7 +108,7 @@ FLAGS: tuple[Flag, ...] = (
         "Logging",
         "log-format",
         "default",
-        "Line format; json, an object a line, and plain, for people, are additions of tpy.",
+        "Line format; json (an object per line) and plain (for people) are additions of tpy.",
         choices=LOG_FORMATS,
     ),
     _flag("Logging", "log-file", "", "Write the log to this file instead of standard error.", metavar="FILE"),
@@ -123,15 +123,15 @@ FLAGS: tuple[Flag, ...] = (
         "Logging",
         "access-log-format",
         "text",
-        "Form of those lines; json is an object a line. An addition of tpy.",
+        "Format of access log lines; json: an object per line. An addition of tpy.",
         choices=ACCESS_LOG_FORMATS,
     ),
-    _flag("Logging", "access-log-sample", 1, "One request in so many has its line; an addition of tpy.", minimum=1),
+    _flag("Logging", "access-log-sample", 1, "One in N requests gets a line; an addition of tpy.", minimum=1),
     _flag(
         "Logging",
         "slow-request-ms",
         0,
-        "Warn of each request that takes so many milliseconds, with the times of its phases; 0: never. An addition of tpy.",
+        "Warn of each request that takes N milliseconds or more, with the times of its phases; 0: never. An addition of tpy.",
         minimum=0,
     ),
     _flag(
@@ -157,7 +157,7 @@ FLAGS: tuple[Flag, ...] = (
         "Model repository",
         "model-name",
         "",
-        "The name of the one model that DIRECTORY is, in place of its folder's or file's; a repository is served as it is. An "
+        "The model's name where DIRECTORY is a single model, in place of its folder's or file's; ignored for a repository. An "
         "addition of tpy.",
     ),
     _flag(
@@ -173,7 +173,7 @@ FLAGS: tuple[Flag, ...] = (
         "model-memory-budget",
         "",
         "Memory of the host that all models together may take, such as 20GiB, an addition of tpy: models with the parameter "
-        "`load: on_demand` are loaded when they are asked for and unloaded to make room. Without it all models stay.",
+        "`load: on_demand` are loaded when they are asked for and unloaded to make room. Without it all models stay loaded.",
         metavar="SIZE",
     ),
     _flag(
@@ -201,8 +201,8 @@ FLAGS: tuple[Flag, ...] = (
         "Model repository",
         "repository-settle-ms",
         1000,
-        "Milliseconds that a changed model must have stayed the same before mode poll loads it, and one in the cloud before any "
-        "mode does, an addition of tpy: files are copied bit by bit.",
+        "Milliseconds for which a changed model must stay the same before mode poll loads it (in the cloud: before any mode "
+        "does), because files are copied bit by bit. An addition of tpy.",
         minimum=0,
         maximum=3_600_000,
     ),
@@ -210,8 +210,8 @@ FLAGS: tuple[Flag, ...] = (
         "Model repository",
         "repository-hold-losses",
         True,
-        "In mode poll, when most models of a repository are gone at once, as when its disk or bucket is, serve them until that "
-        "has lasted for two polls, or SIGHUP; an addition of tpy.",
+        "In mode poll, when most models of a repository disappear at once, as with a lost disk or bucket, keep serving them "
+        "until they have been missing for two polls, or until SIGHUP; an addition of tpy.",
     ),
     _flag(
         "Model repository",
@@ -225,7 +225,7 @@ FLAGS: tuple[Flag, ...] = (
         "Model repository",
         "repository-cache-byte-size",
         limits.CLOUD_CACHE_BYTES_DEFAULT,
-        "Bytes that the local copies may have, an addition of tpy. Those that are not served make room for others.",
+        "Size limit of all local copies, an addition of tpy. Models that are not served make room for others.",
         minimum=1,
         maximum=INT64_MAX,
     ),
@@ -233,7 +233,7 @@ FLAGS: tuple[Flag, ...] = (
         "Model repository",
         "repository-start-secs",
         30,
-        "Seconds for which a repository in the cloud that does not answer at the start is tried again, an addition of tpy.",
+        "Seconds to keep trying a cloud repository that does not answer at start-up, an addition of tpy.",
         minimum=0,
     ),
     _flag(
@@ -269,7 +269,7 @@ FLAGS: tuple[Flag, ...] = (
         "server goes on there. Without it each start begins with the newest version of a model.",
         metavar="FILE",
     ),
-    _flag("Model repository", "model-load-retry-count", 0, "How often a load that failed is tried again, at once.", minimum=0),
+    _flag("Model repository", "model-load-retry-count", 0, "How often a failed load is retried, without a pause.", minimum=0),
     _flag("Model repository", "model-namespacing", False, "Allow the same model name in several repositories."),
     _flag(
         "Model repository",
@@ -281,8 +281,8 @@ FLAGS: tuple[Flag, ...] = (
     ),
     *(flag for frontend in frontends().values() for flag in frontend.flags),
     # Metrics
-    _flag("Metrics", "allow-cpu-metrics", True, "Include CPU and memory of the machine."),
-    _flag("Metrics", "allow-gpu-metrics", True, "Include GPUs. Needs the package nvidia-ml-py where there are any."),
+    _flag("Metrics", "allow-cpu-metrics", True, "Include the machine's CPU and memory."),
+    _flag("Metrics", "allow-gpu-metrics", True, "Include GPUs; on a machine with GPUs this needs the package nvidia-ml-py."),
     _flag("Metrics", "metrics-interval-ms", 2000, "Milliseconds between samples of the machine and its GPUs.", minimum=1),
     _flag(
         "Metrics",
@@ -330,8 +330,8 @@ FLAGS: tuple[Flag, ...] = (
         "Tracing",
         "recording-directory",
         "",
-        "Folder for recordings of requests, which clients start and stop (tpy record); without it there are none. An addition of "
-        "tpy.",
+        "Folder for recordings of requests, which clients start and stop (tpy record); without it recording is off. An addition "
+        "of tpy.",
         metavar="DIRECTORY",
     ),
     # Backends
@@ -360,7 +360,7 @@ FLAGS: tuple[Flag, ...] = (
         "Backends",
         "repoagent-timeout-secs",
         limits.AGENT_ACTION_S_MAX_DEFAULT,
-        "Seconds that a repository agent gets for one action on a model; one that takes longer is ended.",
+        "Seconds that a repository agent has for one action on a model; an agent that takes longer is ended.",
         minimum=1,
     ),
     # Response cache, rate limiter
@@ -368,8 +368,8 @@ FLAGS: tuple[Flag, ...] = (
         "Response cache",
         "cache-config",
         (),
-        "Keep answers of models that say response_cache: local,size=BYTES in this process, redis,host=HOST,port=PORT[,...], or a "
-        "compiled cache with its settings.",
+        "Cache the answers of models with response_cache: local,size=BYTES in this process, redis,host=HOST,port=PORT[,...], or "
+        "a compiled cache with its settings.",
         metavar="CACHE,SETTING=VALUE",
     ),
     _flag(
@@ -406,16 +406,16 @@ FLAGS: tuple[Flag, ...] = (
         "Requests",
         "request-timeout",
         "queue",
-        "queue: the timeout of a request counts in queues whose policy allows that. enforce, an addition of tpy: it ends the "
-        "request, wherever that is. Of one model: its parameter TPY_REQUEST_TIMEOUT.",
+        "queue: a request's timeout counts only in queues whose policy allows it. enforce, an addition of tpy: it ends the "
+        "request, wherever it is. The parameter TPY_REQUEST_TIMEOUT sets this for one model.",
         choices=("queue", "enforce"),
     ),
     _flag(
         "Requests",
         "instance-restart-wait",
         5,
-        "Seconds for which requests wait when a model's only instance has failed and is started again, an addition of tpy. 0: "
-        "they are refused at once.",
+        "Seconds that requests wait while a model's only instance, which has failed, is restarted, an addition of tpy. 0: refuse "
+        "them at once.",
         minimum=0,
         maximum=3600,
     ),
@@ -423,25 +423,25 @@ FLAGS: tuple[Flag, ...] = (
         "Requests",
         "crash-loop-failures",
         0,
-        "Failures of an instance within --crash-loop-minutes that are a crash loop, an addition of tpy: it is then started again "
-        "after growing pauses, and a model without another instance is unavailable meanwhile. 0: none is.",
+        "Failures of an instance within --crash-loop-minutes that make a crash loop, an addition of tpy: it is then restarted "
+        "after growing pauses, and a model without another instance is unavailable meanwhile. 0: never.",
         minimum=0,
         maximum=1000,
     ),
-    _flag("Requests", "crash-loop-minutes", 5, "The time of --crash-loop-failures.", minimum=1, maximum=1440),
+    _flag("Requests", "crash-loop-minutes", 5, "The period in which --crash-loop-failures counts.", minimum=1, maximum=1440),
     # Memory and devices
     _flag(
         "Memory",
         "pinned-memory-pool-byte-size",
         268_435_456,
-        "Bytes of pinned memory that tensors go through on their way to GPUs and back. Beyond it ordinary memory is used.",
+        "Bytes of pinned memory for tensors on their way to and from GPUs; beyond that, ordinary memory is used.",
         maximum=INT64_MAX,
     ),
     _flag(
         "Memory",
         "cuda-memory-pool-byte-size",
         (),
-        "Bytes of a GPU's memory for tensors that stay on it. Default: 67108864. Beyond it more is asked of the GPU.",
+        "Bytes of a GPU's memory for tensors that stay on it. Default: 67108864. Beyond that, memory is allocated from the GPU.",
         metavar="DEVICE:BYTES",
     ),
     _flag(
@@ -479,15 +479,15 @@ FLAGS: tuple[Flag, ...] = (
         "Memory",
         "model-load-gpu-limit",
         (),
-        "Share of a GPU's memory (0 to 1): an instance that leaves it fuller is refused.",
+        "Share of a GPU's memory (0 to 1) that may be in use: an instance that exceeds it is refused.",
         metavar="DEVICE:FRACTION",
     ),
     _flag(
         "Memory",
         "allow-client-shm",
         False,
-        "Clients may register shared memory of the system, and send and get tensors in it. They can then have the server read "
-        "and write every segment that it may open.",
+        "Clients may register system shared memory, and exchange tensors through it. They can then make the server read and "
+        "write any segment that it may open.",
     ),
 )
 """Every flag, in the order of the help and of the reference page."""

@@ -168,9 +168,9 @@ class _Request:
     def _parameter(self, name: str, text: str) -> None:
         value = _json_value(text)
         if not isinstance(value, str | int | float | bool):
-            raise UsageError(f"'{name}' is no input, and no parameter: those are texts, numbers, true or false; {self._takes()}")
+            raise UsageError(f"'{name}' is neither an input nor a parameter (text, number, true or false); {self._takes()}")
         if isinstance(value, str) and not _is_unicode(value):
-            raise UsageError(f"'{name}' is a parameter, and those are texts in UTF-8; {self._takes()}")
+            raise UsageError(f"parameter '{name}' is not valid UTF-8; {self._takes()}")
         if _close_to(name, self._inputs):
             raise UsageError(f"there is no input '{name}'; {self._takes()}")
         self.parameters[name] = value
@@ -218,7 +218,7 @@ def _metadata(client: Client, model: str) -> _Metadata:
     try:
         return msgspec.convert(client.get(model_path(model)), _Metadata)
     except msgspec.ValidationError as error:
-        raise ClientError(f"{client.host} answers, but not as a server of models: {error}") from None
+        raise ClientError(f"{client.host} answers, but not like a model server: {error}") from None
     except ClientError as error:
         if not error.status:
             raise

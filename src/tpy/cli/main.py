@@ -79,8 +79,8 @@ def serve(directory: tuple[str, ...], **given: tuple[str, ...]) -> None:
 @click.argument("directory", nargs=-1, required=True, type=click.Path())
 @serve_options(DEVELOPMENT_DEFAULTS)
 def dev(directory: tuple[str, ...], **given: tuple[str, ...]) -> None:
-    """Serve while you work on the models: as tpy serve, and a changed file is served within a second, a broken one never takes
-    the server down, the log is short, and answers to a model's exceptions carry the traceback."""
+    """Serve while you work on the models: like tpy serve, but a changed file is served within a second, a broken one never
+    takes the server down, the log is short, and errors of a model carry its traceback."""
     from tpy.cli.development import with_development_defaults
 
     sys.exit(_serve(directory, with_development_defaults(given, os.environ), development=True))
@@ -137,7 +137,7 @@ def check(
     namespacing: bool,
     backend_directory: Path,
 ) -> None:
-    """Check every model's configuration; nothing is loaded, unless by --deep. Exit status 1 when something is wrong."""
+    """Check every model's configuration; nothing is loaded without --deep. Exit status 1 when something is wrong."""
     from tpy.cli.check import report
     from tpy.cli.serve_target import require_repository
 
@@ -220,7 +220,7 @@ def demo(file: tuple[Path, ...], url: str, host: str | None, port: int | None, h
     show_default=True,
     metavar="DIRECTORY",
     type=click.Path(path_type=Path),
-    help="Where the folder is made; it is made, too.",
+    help="Repository for the new folder; created if missing.",
 )
 @click.option(
     "--as",
@@ -236,10 +236,10 @@ def demo(file: tuple[Path, ...], url: str, host: str | None, port: int | None, h
     help="Virtual environment that the model was made in: it is converted there, and a model.py runs there.",
 )
 @click.option(
-    "--input", "inputs", multiple=True, metavar="NAME:TYPE:SIZES", help="An input of one row, where the file does not say it."
+    "--input", "inputs", multiple=True, metavar="NAME:TYPE:SIZES", help="An input, for one row, if the file does not describe it."
 )
 @click.option(
-    "--class", "network", default="", metavar="FILE:CLASS", help="The network whose weights the file has: its class in net.py."
+    "--class", "network", default="", metavar="FILE:CLASS", help="Class of the network, if the file has its weights only."
 )
 def init(
     name: str,
@@ -323,7 +323,7 @@ def infer(
     "--trace-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="The server's trace file, where it is not to be found at its own path.",
+    help="The server's trace file, if it is not at the path that the server names.",
 )
 @_JSON
 def explain(
@@ -359,11 +359,11 @@ def explain(
 @url_option
 @header_option
 @tls_options
-@click.option("--metrics-url", metavar="URL", help="The metrics port of the server; that host's port 8002 unless it is given.")
-@click.option("--sort", default="rate", show_default=True, type=click.Choice(SORT_NAMES), help="What the rows are sorted by.")
+@click.option("--metrics-url", metavar="URL", help="The server's metrics port; by default port 8002 of the same host.")
+@click.option("--sort", default="rate", show_default=True, type=click.Choice(SORT_NAMES), help="Column to sort by.")
 @click.option("--model", "pattern", default="*", metavar="PATTERN", help="Only models whose names match, as in a shell.")
-@click.option("--interval", default=2.0, show_default=True, type=FiniteRange(min=0.1), metavar="SECONDS")
-@click.option("--once", is_flag=True, help="Print the table of one interval, and end.")
+@click.option("--interval", default=2.0, show_default=True, type=FiniteRange(min=0.1), metavar="SECONDS", help="Between tables.")
+@click.option("--once", is_flag=True, help="Print the table of one interval, and exit.")
 @_JSON
 def top(
     url: str,

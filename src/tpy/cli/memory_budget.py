@@ -24,7 +24,7 @@ def parse_bytes(text: str) -> int:
 
 
 def memory_budget_options(size: str, *, wait_s: int, all_on_demand: bool, file: str) -> MemoryBudgetOptions:
-    """Raises UsageError for a size that is none, and for flags that need one."""
+    """Raises UsageError for an invalid size, and for flags that need a size."""
     if not size:
         flag = "--model-control-mode=on-demand" if all_on_demand else "--model-sizes-file"
         raise UsageError(f"{flag} needs --model-memory-budget, such as 20GiB")

@@ -22,7 +22,7 @@ _FALSE = frozenset({"false", "0", "off", "f", "no"})
 
 
 _DIGITS_MAX = 40
-"""More than any number that is taken has; Python refuses to read very long ones, with a text of its own."""
+"""More than any number that is taken has; Python refuses to read very long ones, with its own error text."""
 
 
 class UsageError(Exception):
@@ -125,7 +125,7 @@ def _value(flag: Flag, texts: Sequence[str]) -> Value:
 
 def serve_options(defaults: Mapping[str, str] | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A decorator that gives a click command all flags of the table. Every parameter arrives as a tuple of strings. `defaults`,
-    by name, are those that the command has in place of the flags', for the help."""
+    by name, are the command's defaults where they differ from the flags', for the help."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         for flag in reversed(FLAGS):

@@ -80,7 +80,7 @@ EXIT_CODES = """
 | 2 | `tpy perf`: a result is not stable |
 | 3 | `tpy perf`: requests failed, or the server was lost while it was measured |
 | 0, 1 | `tpy rollout`: the version is promoted, or still rolled out; it was rolled back, or nothing is rolled out |
-| 0, 1, 2 | `tpy replay`: all answers are equal; some differ; it could not be done to its end |
+| 0, 1, 2 | `tpy replay`: all answers are equal; some differ; it could not be finished |
 | 130 | a second Ctrl-C ended the server at once; `tpy perf`: Ctrl-C ended the measurement |
 """
 """Their part of the page."""

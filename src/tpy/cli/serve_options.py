@@ -41,7 +41,7 @@ from tpy_data.schedulers.core import StartDelay
 from tpy_data.schedulers.core.rate_limiter import Supply
 
 ON_DEMAND = "on-demand"
-"""The value of --model-control-mode that the data plane follows: to the control plane it is none."""
+"""The value of --model-control-mode that the data plane follows: the control plane does not know it."""
 
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 _NAMES = ("counter_latencies", "histogram_latencies", "summary_latencies", "summary_quantiles")
@@ -69,7 +69,7 @@ def _read_metrics_config(pairs: Sequence[str]) -> tuple[bool, LatencyOptions]:
 
 
 def _quantiles(text: str) -> tuple[float, ...]:
-    """The quantiles, each with the error that may be made in finding it: none is made here."""
+    """The quantiles, each with a permitted error that is not used: quantiles here are exact."""
     found = []
     for part in text.split(","):
         quantile, colon, error = part.partition(":")
@@ -317,7 +317,7 @@ def _control(v: _Values, environment: Mapping[str, str]) -> ControlOptions:
     if v.load_model and mode is not ControlMode.EXPLICIT:
         raise UsageError("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
     if "*" in v.load_model and len(v.load_model) > 1:
-        raise UsageError("--load-model=* loads all models; it cannot stand beside names")
+        raise UsageError("--load-model=* loads all models and cannot be combined with names")
     if mode is ControlMode.POLL and not v.repository_poll_secs:
         raise UsageError("--repository-poll-secs: expected at least 1 with --model-control-mode=poll, got 0")
     try:
@@ -372,8 +372,8 @@ def _frontends(values: Mapping[str, Value]) -> dict[str, ListenOptions]:
             for flag in ("auth_config", "tenants_file"):
                 if values[flag] and not frontend.checks_access:
                     raise UsageError(
-                        f"--{flag.replace('_', '-')}: the {frontend.name} port does not know it and would serve everybody, "
-                        "switch it off"
+                        f"--{flag.replace('_', '-')}: the {frontend.name} port does not support it and would serve "
+                        "everybody: switch that port off"
                     )
             found[name] = options
     return found
@@ -449,7 +449,7 @@ def _gpu_limits(v: _Values) -> dict[int, float]:
 
 
 def _cuda_pool_bytes(v: _Values) -> dict[int, int]:
-    """Sizes by device; of a device that is given twice the last one counts. Sizes below 1 are no pool, as in Triton."""
+    """Sizes by device; the last size of a device counts. Sizes below 1 mean no pool, as in Triton."""
     sizes = {}
     for text in v.cuda_memory_pool_byte_size:
         found = re.fullmatch(r"(-?\d{1,9}):(-?\d{1,18})", text)

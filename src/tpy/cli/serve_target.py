@@ -40,7 +40,7 @@ class _Single(NamedTuple):
 
 
 def require_repository(path: Path) -> None:
-    """Raises UsageError for what is no model repository."""
+    """Raises UsageError for what is not a model repository."""
     if not path.is_dir():
         what = "no such folder" if not path.exists() else "a file"
         raise UsageError(f"{path}: {what}; expected a model repository, a folder with a folder for each model")
@@ -77,8 +77,8 @@ def serve_target(path: Path, model_name: str = "") -> Iterator[ServeTarget]:
 
 
 def is_model(folder: Path) -> bool:
-    """Returns True if a folder is a model: it has a configuration, or a version folder that is none itself. One that cannot be
-    read, such as lost+found, is none."""
+    """Returns True if a folder is a model: it has a configuration, or a version folder that is not itself a model. A folder that
+    cannot be read, such as lost+found, is not a model."""
     try:
         if (folder / _CONFIG).exists() or (folder / _CONFIGS).is_dir():
             return True

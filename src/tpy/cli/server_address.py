@@ -16,13 +16,13 @@ _EVERYWHERE = ("", "0.0.0.0", "::")
 
 
 def port_of_server(protocol: str, environment: Mapping[str, str]) -> int:
-    """The port of HTTP or gRPC where none is given: that of the variable which `tpy serve` reads, too."""
+    """The default port of HTTP or gRPC: from the variable that `tpy serve` reads, too."""
     text = environment.get(f"TPY_{protocol.upper()}_PORT", "")
     return int(text) if re.fullmatch(r"[1-9]\d{0,4}", text) and int(text) <= PORT_MAX else _PORTS[protocol]
 
 
 def url_of_server(environment: Mapping[str, str]) -> str:
-    """The URL of the server where none is given, as `port_of_server`."""
+    """The default URL of the server, as `port_of_server`."""
     address = environment.get("TPY_HTTP_ADDRESS", "")
     host = "127.0.0.1" if address in _EVERYWHERE or address.startswith("unix:") else address
     return f"http://{f'[{host}]' if ':' in host else host}:{port_of_server('http', environment)}"

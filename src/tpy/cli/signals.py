@@ -52,7 +52,7 @@ async def watch_signals(stop: Stop, task_status: trio.TaskStatus[None] = trio.TA
                 reload(name)
                 notify("READY=1")
             else:
-                _log.warning("signal %(signal)s means nothing to this server", {"signal": name})
+                _log.warning("ignoring signal %(signal)s", {"signal": name})
 
 
 def notify(state: str) -> None:

@@ -58,7 +58,7 @@ def trace_options(texts: Sequence[str], environment: Mapping[str, str]) -> tuple
         _number(f"--trace-config opentelemetry,{name}", otel[name], 1)
     options = TraceOptions(mode=mode, setting=setting, file=found.get("triton,file", ""), otel=otel, resource=resource)
     if mode == TRITON and setting.levels and not options.file:
-        return options, ["nothing is traced: a trace level is set, and no file (--trace-config triton,file=FILE)"]
+        return options, ["nothing is traced: a trace level is set, but no file (--trace-config triton,file=FILE)"]
     return options, []
 
 

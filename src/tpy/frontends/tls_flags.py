@@ -22,12 +22,12 @@ def tls_flags(group: str, prefix: str) -> tuple[Flag, ...]:
         new_flag(group, f"{prefix}-server-cert", "", "Certificate of the server (PEM).", metavar="FILE"),
         new_flag(group, f"{prefix}-server-key", "", "Key of the server (PEM).", metavar="FILE"),
         new_flag(group, f"{prefix}-root-cert", "", "Certificate authority of clients (PEM).", metavar="FILE"),
-        new_flag(group, f"{prefix}-tls-minimum-version", "1.2", "Oldest version of TLS that is spoken.", choices=("1.2", "1.3")),
+        new_flag(group, f"{prefix}-tls-minimum-version", "1.2", "Lowest TLS version that is accepted.", choices=("1.2", "1.3")),
         new_flag(
             group,
             f"{prefix}-tls-ciphers",
             "",
-            "Ciphers of TLS 1.2, in OpenSSL's notation; empty means OpenSSL's secure ones. Those of TLS 1.3 are fixed.",
+            "TLS 1.2 ciphers, in OpenSSL's notation; empty: OpenSSL's secure ones. TLS 1.3 ciphers are fixed.",
             metavar="CIPHERS",
         ),
     )
@@ -43,4 +43,4 @@ def unused_tls_files(values: Mapping[str, Value]) -> Iterator[str]:
         given = [name for name in _FILES if values[f"{prefix}-{name}".replace("-", "_")]]
         if given:
             flags = ", ".join(f"--{prefix}-{name}" for name in given)
-            yield f"{flags}: without --{prefix}-use-ssl=true this port speaks no TLS, everything on it is in the clear"
+            yield f"{flags}: without --{prefix}-use-ssl=true this port does not use TLS, and its traffic is not encrypted"

@@ -8,8 +8,8 @@ A client in steps, all of them without Trio, for programs that do nothing else:
   a place in a sequence where wanted. `read_http` and `read_grpc` give the tensors of an answer.
 * `Driver(target, schedule, calls, observer, slots=...)` runs in the caller's thread until the schedule is done: it begins a
   request whenever `schedule.take(now_ns)` says so (`ClosedLoop`, `OpenLoop`, or a class of the caller's), takes its bytes from
-  `calls` (a number of the caller's, and the bytes), and hands the answer with that number, `slot.call`, to `observer`.
-* `Meter(load, rules).measure(level)` does this in processes of their own, in windows until they are stable, and returns a
+  `calls` (the caller's number, and the bytes), and hands the answer with that number, `slot.call`, to `observer`.
+* `Meter(load, rules).measure(level)` does this in separate processes, in windows until they are stable, and returns a
   `Result`: histograms of latencies, throughput, errors, the server's statistics, CPU time and memory. `measure_together(meters,
   level)` measures several loads at the same time.
 

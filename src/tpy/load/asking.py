@@ -1,4 +1,4 @@
-"""One HTTP request over a connection of its own, for what is asked beside a load, and by commands."""
+"""One HTTP request over its own connection, for requests beside a load, and for commands."""
 
 from __future__ import annotations
 

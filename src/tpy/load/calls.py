@@ -235,7 +235,7 @@ def error_text(answer: Answer) -> str:
 
 
 def reported_error(body: bytes) -> str:
-    """The error that the body of an answer reports; the body itself where that is not JSON, or has none."""
+    """The error that the body of an answer reports; the body itself if it is not JSON or reports no error."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Comparing answers with those that are expected."""
+"""Comparing answers with the expected ones."""
 
 from __future__ import annotations
 

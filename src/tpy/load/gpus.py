@@ -25,7 +25,7 @@ _NS_PER_S = 1e9
 _OK = 200
 
 GpuSample = Mapping[str, Mapping[str, float]]
-"""By UUID: values by the names above, those that the page has."""
+"""By UUID: values by the names above, as far as the page has them."""
 
 
 class MetricsError(Exception):
@@ -81,7 +81,7 @@ def gpus_of(page: str) -> dict[str, dict[str, float]]:
 
 
 class GpuWatch:
-    """Takes samples in a thread of its own, one each `interval_s`. A context manager."""
+    """Takes samples in a separate thread, one each `interval_s`. A context manager."""
 
     def __init__(self, sample: Callable[[], GpuSample], interval_s: float, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._sample = sample

@@ -200,7 +200,7 @@ class _HttpLink(_Socket):
 
 class Events:
     """The server-sent events of a connection's answers, each an answer that is not final. One that is an error makes its request
-    fail when the others are there. With `tokens` only those that bring some are answers."""
+    fail when the others are there. With `tokens` only events with tokens are answers."""
 
     def __init__(self, tokens: TokenStream | None = None) -> None:
         self._splitter = EventSplitter()
@@ -291,7 +291,8 @@ def _stream_answer(answer: Answer) -> Answer:
 
 
 def _has_outputs(body: bytes) -> bool:
-    """True if the ModelInferResponse in a ModelStreamInferResponse has outputs: with the final flag alone it is no response."""
+    """True if the ModelInferResponse in a ModelStreamInferResponse has outputs: with the final flag alone it is not a
+    response."""
     _, at = _length_at(body, 1)  # all fields are length-delimited
     while at < len(body):
         if body[at] in _OUTPUT_TAGS:

@@ -40,7 +40,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 1
     sequences: SequenceSettings | None = None
     sequences_running: int = 4
-    """With a rate: so many sequences at the same time."""
+    """With a rate: the number of sequences at the same time."""
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """The course of a measurement. `requests`: one window of so many requests; else windows of `window_s` (and of
+    """The course of a measurement. `requests`: one window of this many requests; else windows of `window_s` (and of
     `window_requests` at least), until three of them are stable, `windows_max` at most. `percentile` -1: compare averages."""
 
     window_s: float = 5.0
@@ -180,7 +180,7 @@ class Meter:
         return measure_together([self], level)[0]
 
     def _warm_up_first(self, level: Level) -> None:
-        """The warm-up before a number of requests: workers of its own, all of whose requests are answered when it ends, so that
+        """The warm-up before a number of requests: separate workers, all of whose requests are answered when it ends, so that
         none of them is counted, here or by the server."""
         rules = self._rules
         if rules.requests is None or not (rules.warmup_requests or rules.warmup_s):
@@ -195,7 +195,7 @@ class Meter:
                 workers.wait(0.005 if rules.warmup_s else _END_S)
 
     def _settings(self, level: Level, requests: int | None) -> list[Settings]:
-        """The settings of the workers, for so many requests; None: until they are stopped."""
+        """The settings of the workers, for `requests` requests; None: until they are stopped."""
         rules, load = self._rules, self._load
         count = min(rules.workers, level.concurrency) if level.concurrency else rules.workers
         begin_ns = time.monotonic_ns() + round(_START_S * _NS_PER_S)

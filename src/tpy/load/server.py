@@ -98,7 +98,7 @@ _PARTS = InferenceStatistics.__struct_fields__
 
 
 class Server:
-    """One server. Every call is a connection of its own. Raises ServerError."""
+    """One server. Every call is a new connection. Raises ServerError."""
 
     def __init__(self, target: Target, headers: Mapping[str, str] | None = None) -> None:
         self._target = target
@@ -231,7 +231,7 @@ class Server:
 
 
 def _unary(target: Target, path: str, message: bytes) -> Answer:
-    """One call over a connection of its own."""
+    """One call over a new connection."""
     from tpy.load.core.http2 import frame_message
 
     link = None

@@ -59,7 +59,7 @@ class SystemMemory:
                 file.write(content)
                 file.truncate(size)
         except OSError as error:
-            raise NoMemory(f"{size} bytes of shared memory cannot be had: {error}") from error
+            raise NoMemory(f"{size} bytes of shared memory cannot be allocated: {error}") from error
 
     def register(self, server: Server, name: str) -> None:
         """As `Memory`."""
@@ -84,7 +84,7 @@ class CudaMemory:
 
     @classmethod
     def of_gpu(cls, number: int) -> CudaMemory:
-        """On this GPU of the machine. Raises NoMemory where there is none."""
+        """On this GPU of the machine. Raises NoMemory if the machine does not have it."""
         from tpy.devices.cuda import CudaDevice
 
         try:
@@ -98,7 +98,7 @@ class CudaMemory:
             memory = self._regions[name] = self._device.allocate(size)
             self._device.copy_in(memory.address, np.frombuffer(content, np.uint8))
         except TpyError as error:
-            raise NoMemory(f"{size} bytes of GPU memory cannot be had: {error.message}") from error
+            raise NoMemory(f"{size} bytes of GPU memory cannot be allocated: {error.message}") from error
 
     def register(self, server: Server, name: str) -> None:
         """As `Memory`."""

@@ -47,7 +47,7 @@ class Workers:
         return all(process.done for process in self._processes)
 
     def snapshots(self) -> list[Snapshot]:
-        """Returns the measurements of each since the last time; those that are done give their last report once."""
+        """Returns the measurements of each since the last time; finished ones give their last report once."""
         for process in self._processes:
             process.ask(SNAPSHOT)
         found = []
@@ -74,7 +74,7 @@ class Workers:
 
 
 class _Process:
-    """One worker. It has a process group of its own, so that Ctrl-C reaches the parent only."""
+    """One worker. It has its own process group, so that Ctrl-C reaches the parent only."""
 
     def __init__(self, settings: Settings) -> None:
         self._process = subprocess.Popen(

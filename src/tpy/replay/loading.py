@@ -75,7 +75,7 @@ class _Budget:
         self.bytes_most = self.requests_most = 0
 
     def take(self, size: int) -> bool:
-        """Wait until there is room for an entry of so many bytes; False: it is closed."""
+        """Wait until there is room for an entry of `size` bytes; False: it is closed."""
         with self._changed:
             while not self._closed and self._requests and not self._fits(size):
                 self._changed.wait()
@@ -103,7 +103,7 @@ class _Budget:
 
 
 class Loader:
-    """Loads requests in a thread of its own while the block runs: `next_nowait` gives them, and each is to be told `done` once it
+    """Loads requests in a separate thread while the block runs: `next_nowait` gives them, and each is to be told `done` once it
     is compared. After the last one `ended` is True, with the `problem` where one is: the file was changed meanwhile."""
 
     def __init__(self, path: Path, arrivals: Arrivals, calls: Calls, *, in_flight_max: int) -> None:
@@ -130,7 +130,7 @@ class Loader:
         return self._budget.requests_most, self._budget.bytes_most
 
     def next_nowait(self) -> Loaded | None:
-        """The next request; None: there is none, now or any more."""
+        """The next request; None: no request now, or no more at all."""
         try:
             found = self._ready.get_nowait()
         except queue.Empty:

@@ -22,7 +22,7 @@ GRPC_STREAM: Final = "grpc-stream"
 
 class Calls:
     """Makes the calls of a replay over `protocol`, of requests that come in the order of their arrival; to other models where
-    `model_as` says so. `left_out` counts those that cannot be sent, by the reason.
+    `model_as` says so. `left_out` counts the requests that cannot be sent, by reason.
 
     A sequence of which a request is missing ends there.
     """
@@ -56,7 +56,7 @@ class Calls:
 
 
 def _call(request: RecordedRequest, protocol: str, model_as: Mapping[str, str]) -> InferCall | str:
-    """The call, or why there is none."""
+    """The call, or the reason why there is no call."""
     if request.status == ErrorCode.CANCELLED.value:
         return "that their clients cancelled"
     if protocol != GRPC_STREAM and request.status == "OK" and len(request.responses) != 1:

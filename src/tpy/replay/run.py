@@ -61,7 +61,7 @@ class ReplayOptions(NamedTuple):
 
 def replay(path: Path, options: ReplayOptions) -> Report:
     """Send the requests of a file, and compare. What goes wrong then is in the report. Raises RecordingError for a file that is
-    no recording, or has nothing of a name in `model_as` or `tolerances`, before anything is sent."""
+    not a recording, or has nothing of a name in `model_as` or `tolerances`, before anything is sent."""
     reader = RecordingReader()
     calls = Calls(options.target.protocol, options.model_as)
     results = Results(options.differences_kept)

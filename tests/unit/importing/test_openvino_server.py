@@ -155,7 +155,7 @@ def test_shapes(shape: object, shapes: Mapping[str, tuple[int, ...]], lost: set[
         ({"layout": {"a": "NHWC:NCHW"}}, "layout of a: 'NHWC:NCHW' transposes"),
         ({"mean": "[1]"}, "mean: changes values"),
         ({"stateful": True}, "stateful: keep the state by sequences"),
-        ({"custom_loader_options": {"loader_name": "x"}}, "custom_loader_options: a loader of your own"),
+        ({"custom_loader_options": {"loader_name": "x"}}, "custom_loader_options: a custom loader"),
         ({"colour": 1}, "unknown: colour"),
         ({"shape": "(1,0)"}, "shape: expected sizes such as"),
         ({"shape": "(" + "1," * 40 + ")"}, "shape: expected sizes"),

@@ -14,7 +14,7 @@ VERSION = 1
 
 
 class CheckpointError(Exception):
-    """The text is no checkpoint, of another version, or of other measurements. `str()` says which."""
+    """The text is not a checkpoint, has another version, or is of other measurements. `str()` says which."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ class FieldError(ValueError):
 
 
 def thread_parameter(config: ModelConfig) -> str:
-    """The parameter of the model's backend that is its number of threads, "": none is known."""
+    """The parameter of the model's backend that is its number of threads, "": not known."""
     return _THREAD_PARAMETERS.get(config.backend or config.platform.partition("_")[0], "")
 
 

@@ -35,7 +35,7 @@ class OptunaSettings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
     def bounds(self, points: int) -> tuple[int, int]:
-        """The fewest and the most trials in a space of so many points."""
+        """The fewest and the most trials in a space of `points` points."""
         most = math.ceil(points * self.percent_max / 100) if self.trials_max is None else self.trials_max
         least = math.ceil(points * self.percent_min / 100) if self.trials_min is None else self.trials_min
         return min(least, max(1, most)), max(1, most)

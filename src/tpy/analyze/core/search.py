@@ -51,7 +51,7 @@ def points_of(space: Space) -> int:
 
 
 def _bounded(search: Search, measurements_max: int) -> Search:
-    """A search that ends after so many different points."""
+    """A search that ends after `measurements_max` different points."""
     rows: dict[Point, Row] = {}
     point = next(search, None)
     while point is not None:

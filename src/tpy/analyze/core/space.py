@@ -66,7 +66,7 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def candidate(self, chosen: Mapping[str, Value]) -> Candidate:
-        """The configuration with these settings, the default's where none is given. Equal ones are equal."""
+        """The configuration with these settings, and the default's for the others. The same settings make equal candidates."""
         chosen = dict(chosen)
         for one in self.dimensions:
             if one.knob == "preferred_batch_size":
@@ -153,7 +153,7 @@ def make_space(
 
 
 def _setting(config: ModelConfig, wish: str) -> tuple[str, str]:
-    """The setting that a wish is for, or the reason why the model has none. Neither: it was not asked for by name."""
+    """The setting that a wish is for, or the reason why the model does not have it. Neither: it was not asked for by name."""
     if wish not in (THREADS, f"{THREADS}?"):
         return wish, _objection(config, wish)
     name = thread_parameter(config)

@@ -33,7 +33,7 @@ def explanations(client: Client, model: str) -> list[ModelExplanation]:
         return msgspec.convert(answer, _Answer, strict=False).explanations
     except msgspec.ValidationError as error:
         raise ClientError(
-            f"the server explains itself in another form, of another version of tpy ({error})", _OTHER_FORM
+            f"the server's explanation has an unknown form, that of another version of tpy ({error})", _OTHER_FORM
         ) from None
 
 
@@ -46,7 +46,7 @@ def explain_model(client: Client, model: str) -> list[str]:
         if not states:
             raise
         if error.status == NOT_FOUND:
-            states.append("  the server says nothing more: it is another one than tpy, or an older tpy")
+            states.append("  no further details: the server is not tpy, or is an older version")
         return states
     return [line for each in found for line in model_lines.lines_of(each)]
 
@@ -80,7 +80,7 @@ def _trace_file(client: Client, model: str) -> Path:
     if isinstance(settings, dict) and settings.get("trace_mode") == "opentelemetry":
         raise ClientError("the server sends its traces to an OpenTelemetry collector: look there, or start it with " + _TRACING)
     if not file:
-        raise ClientError(f"the server writes no traces, and keeps nothing of single requests else: start it with {_TRACING}")
+        raise ClientError(f"the server writes no traces, and keeps no other record of single requests: start it with {_TRACING}")
     return Path(str(file))
 
 
@@ -106,9 +106,9 @@ def read_rows(path: Path) -> list[request_lines.Row]:
     try:
         rows = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise ClientError(f"'{path}' is no trace file: {error}") from None
+        raise ClientError(f"'{path}' is not a trace file: {error}") from None
     if not isinstance(rows, list):
-        raise ClientError(f"'{path}' is no trace file: expected a list")
+        raise ClientError(f"'{path}' is not a trace file: expected a list")
     return rows
 
 

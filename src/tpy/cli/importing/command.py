@@ -19,10 +19,10 @@ from tpy.cli.parsing import UsageError
     show_default=True,
     metavar="DIRECTORY",
     type=click.Path(path_type=Path),
-    help="The repository that gets the model folders; it is made, too.",
+    help="Repository for the model folders; created if missing.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what becomes of each part.")
-@click.option("--trust", is_flag=True, help="Also import models that run code of their author in the server, as pickles do.")
+@click.option("--trust", is_flag=True, help="Also import models that run their author's code in the server, as pickles do.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document in place of text.")
 def import_models(source: Path, repository: Path, *, dry_run: bool, trust: bool, as_json: bool) -> None:
     """Make model folders of what another server serves. SOURCE is the folder of an MLflow model; a models.config of

@@ -14,7 +14,7 @@ from tpy.cli.importing.torchserve import is_torchserve_source, plan_of_torchserv
 
 
 def plan_of(source: Path, *, trust: bool) -> Plan:
-    """The plan for a source. Raises Unimportable for what is none."""
+    """The plan for a source. Raises Unimportable for what cannot be imported."""
     if not source.exists():
         raise Unimportable("no such file or folder")
     if is_mlserver_source(source):

@@ -58,7 +58,7 @@ def plan_of_torchserve(source: Path, *, trust: bool) -> Plan:
 
 
 def _sources(folder: Path, said: Mapping[str, str]) -> list[Path]:
-    """The archives of a store, as TorchServe loads them: those that `load_models` names, or all. Raises Unimportable."""
+    """The archives of a store, as TorchServe loads them: the ones that `load_models` names, or all. Raises Unimportable."""
     store = _store(folder, said.get("model_store", ""))
     names = said.get("load_models", "all")
     if names.lower() != "all":

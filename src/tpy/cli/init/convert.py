@@ -293,13 +293,13 @@ def torch_program(task: Task) -> dict[str, Any]:
         except Exception as error:
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise Unusable(f"it is neither an exported program nor a package of AOTInductor: {said}") from error
-        _torch_examples(torch, task.inputs)  # raises where there are none
+        _torch_examples(torch, task.inputs)  # raises without examples
         facts["outputs"] = _torch_outputs(torch, package, task.inputs)
         facts["rows"] = 2  # it neither says nor checks how many it was compiled for
         facts["by"] += "; it does not say for how many rows it was compiled: max_batch_size is 2"
     else:
         if task.inputs:
-            raise Unusable("--input: not taken for an exported program: the file says them itself")
+            raise Unusable("--input: not accepted for an exported program: the file describes its inputs")
     task.target.write_bytes(task.source.read_bytes())
     return facts
 
@@ -427,8 +427,8 @@ def _unpickled(source: Path) -> Any:
     except Exception as error:
         if isinstance(error, AttributeError) and "__main__" in str(error):
             raise Unusable(
-                f"a class of it is of the script that made it ({error}): move the class into a module, import it there, and save "
-                "the model again"
+                f"one of its classes is defined in the script that made it ({error}): move it into a module, import it there, "
+                "and save the model again"
             ) from error
         if joblib is None:
             raise Missing("joblib") from error

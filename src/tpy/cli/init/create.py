@@ -73,7 +73,7 @@ def create(request: InitRequest) -> list[str]:
     """Make the folder; lines that say what was done. Raises UsageError."""
     folder = request.repository / request.name
     if not _NAME.fullmatch(request.name):
-        raise UsageError(f"'{request.name}' is no name of a model; expected letters, digits, '_', '-' and '.'")
+        raise UsageError(f"'{request.name}' is not a valid model name; expected letters, digits, '_', '-' and '.'")
     if folder.exists():
         raise UsageError(f"{folder} is there already; choose another name, or remove it")
     if request.source.is_dir() and not is_saved_model(request.source):
@@ -89,8 +89,8 @@ def create(request: InitRequest) -> list[str]:
         (building / "1").mkdir(parents=True)
         form, way = choose(request.source, request.form)
         if request.inputs and way.action not in NEED_INPUTS:
-            why = "write them into its config.pbtxt" if form is Form.PYTHON else "the file says them itself"
-            raise UsageError(f"--input: not taken for {request.source.name}: {why}")
+            why = "write them into its config.pbtxt" if form is Form.PYTHON else "the file describes its inputs"
+            raise UsageError(f"--input: not accepted for {request.source.name}: {why}")
         made = _make(request, building, form, way)
         config = _completed(made.config, building, request.source, forms_of(request.source) - {form})
         (building / "config.pbtxt").write_text(config_text(config), encoding="utf-8")
@@ -165,7 +165,7 @@ def _texts(facts: dict[str, object]) -> dict[str, str]:
 
 def _completed(config: ModelConfig, building: Path, source: Path, forms: Collection[Form]) -> ModelConfig:
     """The configuration with inputs and outputs, where the backend can tell them from the model. Raises UsageError for a model
-    that it cannot read; `forms` are those that its file can be made into."""
+    that it cannot read; `forms` are the forms that its file can be made into."""
     if config.input:
         return config
     try:

@@ -141,7 +141,7 @@ def config_text(config: ModelConfig) -> str:
     ]
     if config.max_batch_size > 0:
         lines += [
-            "# Requests may have up to so many rows, and rows of several requests are run together.",
+            "# Requests may have up to this many rows, and rows of several requests are run together.",
             f"max_batch_size: {config.max_batch_size}",
             "dynamic_batching { }",
         ]

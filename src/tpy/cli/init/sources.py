@@ -72,7 +72,7 @@ WAYS: Mapping[str, Mapping[Form, Way]] = {
     ".xml": {Form.OPENVINO: Way("", "model.xml")},
     ".graphdef": {Form.TENSORFLOW: Way("", "model.graphdef")},
 }
-"""By suffix; the first form of each is what is made where none is asked for."""
+"""By suffix; the first form of each is the default."""
 
 NEED_INPUTS = frozenset({"pickle-to-onnx", "describe-pickle", "torch-to-torchscript", "torch-to-onnx", "torch-program"})
 """The actions for files that may not say their inputs."""
@@ -139,7 +139,7 @@ def interpreter_of(environment: Path | None) -> Path:
     for name in ("python3", "python"):
         if (environment / "bin" / name).exists():
             return environment / "bin" / name
-    raise UsageError(f"--env {environment}: no virtual environment: it has no bin/python3")
+    raise UsageError(f"--env {environment}: not a virtual environment: it has no bin/python3")
 
 
 def advice_for_source_folder(source: Path) -> str:
@@ -183,7 +183,7 @@ def converted(
     if result.missing:
         packages = " ".join(result.missing)
         elsewhere = "" if environment else "; or name the virtual environment that the model was made in: --env DIRECTORY"
-        own = "; or, if that is a module of yours, run tpy init where it lies" if source.suffix in _PICKLES else ""
+        own = "; or, if that is your own module, run tpy init in its folder" if source.suffix in _PICKLES else ""
         raise UsageError(f"{source}: this needs {packages}: {python} -m pip install {packages}{elsewhere}{own}")
     if result.error:
         raise UsageError(f"{source}: {result.error}")

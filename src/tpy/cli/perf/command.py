@@ -100,7 +100,7 @@ class _PerfCommand(click.Command):
     "rate",
     default="",
     metavar="START:END:STEP",
-    help="Requests per second that begin whatever the answers do; latencies count from the time at which a request was due.",
+    help="Requests started per second, whether earlier ones are answered or not; latencies count from when a request was due.",
 )
 @click.option(
     "--request-distribution",
@@ -113,7 +113,7 @@ class _PerfCommand(click.Command):
     "--request-intervals",
     type=_FILE,
     metavar="FILE",
-    help="Begin requests after these intervals, again and again: a number of microseconds in each line.",
+    help="Start requests at these intervals, over and over: a number of microseconds per line.",
 )
 @click.option(
     "-p",
@@ -129,24 +129,29 @@ class _PerfCommand(click.Command):
     default="time_windows",
     show_default=True,
     type=click.Choice(["time_windows", "count_windows"]),
-    help="Windows end with the time, or have --measurement-request-count requests at least.",
+    help="Windows end by time, or once they have --measurement-request-count requests.",
 )
 @click.option(
-    "--measurement-request-count", default=50, show_default=True, type=click.IntRange(1), metavar="N", help="For count_windows."
+    "--measurement-request-count",
+    default=50,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Requests per window in count_windows.",
 )
 @click.option(
     "--request-count",
     default=0,
     type=click.IntRange(0),
     metavar="N",
-    help="Measure so many requests instead of windows until they are stable.",
+    help="Measure N requests instead of windows until they are stable.",
 )
 @click.option(
     "--warmup-request-count",
     default=0,
     type=click.IntRange(0),
     metavar="N",
-    help="Requests that do not count, before each level.",
+    help="Uncounted requests before each level.",
 )
 @click.option(
     "--warmup",
@@ -154,7 +159,7 @@ class _PerfCommand(click.Command):
     default=0.0,
     type=FiniteRange(0),
     metavar="SECONDS",
-    help="Time that does not count, before each level.",
+    help="Uncounted time before each level.",
 )
 @click.option(
     "-s",
@@ -165,7 +170,9 @@ class _PerfCommand(click.Command):
     metavar="PERCENT",
     help="Three windows that differ by no more than this, in throughput and latency, are the result.",
 )
-@click.option("-r", "--max-trials", default=10, show_default=True, type=click.IntRange(1), metavar="N", help="Windows at most.")
+@click.option(
+    "-r", "--max-trials", default=10, show_default=True, type=click.IntRange(1), metavar="N", help="Maximum number of windows."
+)
 @click.option(
     "--percentile",
     default=-1,
@@ -180,7 +187,7 @@ class _PerfCommand(click.Command):
     default=0,
     type=click.IntRange(0),
     metavar="MS",
-    help="Go to no higher level when the latency is above this.",
+    help="Try no higher level once the latency exceeds this.",
 )
 @click.option(
     "--binary-search",
@@ -210,13 +217,23 @@ class _PerfCommand(click.Command):
 @click.option(
     "--shape", "shapes", multiple=True, metavar="NAME:SIZES", help="Sizes of an input, separated by commas, without the batch."
 )
-@click.option("--string-length", default=128, show_default=True, type=click.IntRange(0), metavar="N", help="Of random strings.")
+@click.option(
+    "--string-length", default=128, show_default=True, type=click.IntRange(0), metavar="N", help="Length of random strings."
+)
 @click.option("--string-data", metavar="TEXT", help="The strings to send.")
 @click.option(
-    "--input-tensor-format", default="binary", show_default=True, type=click.Choice(["binary", "json"]), help="Over HTTP."
+    "--input-tensor-format",
+    default="binary",
+    show_default=True,
+    type=click.Choice(["binary", "json"]),
+    help="Format of inputs over HTTP.",
 )
 @click.option(
-    "--output-tensor-format", default="binary", show_default=True, type=click.Choice(["binary", "json"]), help="Over HTTP."
+    "--output-tensor-format",
+    default="binary",
+    show_default=True,
+    type=click.Choice(["binary", "json"]),
+    help="Format of outputs over HTTP.",
 )
 @click.option(
     "--request-parameter",
@@ -238,7 +255,7 @@ class _PerfCommand(click.Command):
     show_default=True,
     type=click.IntRange(1),
     metavar="BYTES",
-    help="Of each output, for one inference.",
+    help="Size of each output, for one inference.",
 )
 @click.option(
     "--num-of-sequences",
@@ -261,14 +278,14 @@ class _PerfCommand(click.Command):
     show_default=True,
     type=FiniteRange(0, 100),
     metavar="PERCENT",
-    help="More or less of them.",
+    help="Variation of --sequence-length.",
 )
 @click.option(
     "--sequence-id-range",
     default="1",
     show_default=True,
     metavar="START:END",
-    help="Numbers of sequences; they begin again at END.",
+    help="Sequence ids; they start over at END.",
 )
 @click.option(
     "--bls-composing-models",
@@ -277,9 +294,9 @@ class _PerfCommand(click.Command):
     help="Models that the model calls, separated by commas: their statistics are shown, too.",
 )
 @click.option(
-    "-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="A header of each request; over gRPC its metadata."
+    "-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="A header for each request; over gRPC, metadata."
 )
-@click.option("--ssl", "tls", is_flag=True, help="Encrypt; an address that begins with https:// does as well.")
+@click.option("--ssl", "tls", is_flag=True, help="Use TLS; implied by an address that begins with https://.")
 @click.option(
     "--ssl-grpc-use-ssl", "tls_grpc", is_flag=False, flag_value="true", default="false", metavar="BOOL", help="As --ssl."
 )
@@ -316,7 +333,7 @@ class _PerfCommand(click.Command):
     default=2,
     type=click.IntRange(0, 2),
     metavar="0|1|2",
-    help="Verify that it is for this host. [default: 2]",
+    help="Verify that the certificate is for this host. [default: 2]",
 )
 @click.option(
     "--ssl-https-client-certificate-type",
@@ -340,7 +357,7 @@ class _PerfCommand(click.Command):
     default="none",
     show_default=True,
     type=click.Choice(["none", "gzip", "deflate"]),
-    help="Of requests over gRPC.",
+    help="Compression of requests over gRPC.",
 )
 @click.option(
     "--trace-level",
@@ -349,13 +366,20 @@ class _PerfCommand(click.Command):
     type=click.Choice(["OFF", "TIMESTAMPS", "TENSORS"]),
     help="Set the model's tracing before the run, as the other trace flags do.",
 )
-@click.option("--trace-rate", type=click.IntRange(0), metavar="N", help="Trace one of so many requests.")
-@click.option("--trace-count", type=click.IntRange(-1), metavar="N", help="So many traces; -1: no limit.")
+@click.option("--trace-rate", type=click.IntRange(0), metavar="N", help="Trace one in N requests.")
+@click.option("--trace-count", type=click.IntRange(-1), metavar="N", help="Number of traces; -1: no limit.")
 @click.option("--log-frequency", type=click.IntRange(0), metavar="N", help="Traces in one file; 0: all.")
 @click.option("--collect-metrics", is_flag=True, help="Show the use of the server's GPUs, from its metrics page.")
-@click.option("--metrics-url", default="localhost:8002/metrics", show_default=True, metavar="URL", help="That page.")
 @click.option(
-    "--metrics-interval", default=1000, show_default=True, type=click.IntRange(1), metavar="MS", help="It is read so often."
+    "--metrics-url", default="localhost:8002/metrics", show_default=True, metavar="URL", help="Address of the metrics page."
+)
+@click.option(
+    "--metrics-interval",
+    default=1000,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="MS",
+    help="Time between reads of the metrics page.",
 )
 @click.option("-f", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write perf_analyzer's CSV.")
 @click.option("--verbose-csv", is_flag=True, help="With perf_analyzer's additional columns.")
@@ -368,7 +392,7 @@ class _PerfCommand(click.Command):
 )
 @json_option("json_file")
 @click.option("--report", "html_file", type=_FILE, metavar="FILE", help="Write a page with plots: one HTML file, without links.")
-@click.option("--seed", default=0, show_default=True, type=int, metavar="N", help="Of random data and times.")
+@click.option("--seed", default=0, show_default=True, type=int, metavar="N", help="Seed of random data and times.")
 @click.option("-a", "--async", "ignored_async", is_flag=True, hidden=True)
 @click.option("--sync", "ignored_sync", is_flag=True, hidden=True)
 @click.option("--serial-sequences", "ignored_serial", is_flag=True, hidden=True)

@@ -310,7 +310,7 @@ def _raw_payloads(options: PerfOptions) -> list[Mapping[str, object]]:
 
 
 def _prompt(chance: Random, length: int) -> str:
-    """Random words of so many characters."""
+    """Random words of `length` characters in all."""
     words: list[str] = []
     while sum(map(len, words)) + len(words) <= length:
         words.append(chance.choice(_WORDS))
@@ -388,6 +388,6 @@ def _sequences(options: PerfOptions, *, generated_data: bool) -> SequenceSetting
 
 
 def members_of(options: PerfOptions, model: ModelFacts) -> Sequence[str]:
-    """The models behind this one: those of an ensemble, and those that were named."""
+    """The models behind this one: the members of an ensemble, and the models named."""
     named = [text.partition(":")[0].strip() for text in options.bls_composing_models.split(",") if text.strip()]
     return tuple(dict.fromkeys((*model.members, *named)))

@@ -37,7 +37,7 @@ def once(source: ServerSource, *, sort: str, interval_s: float, as_json: bool = 
 
 
 def follow(source: ServerSource, *, sort: str, interval_s: float) -> None:
-    """Print a table for each interval, for what is no terminal, until interrupted; a server that is away costs a line."""
+    """Print a table for each interval, where output is not a terminal, until interrupted; a server that is away costs a line."""
     before: Snapshot | None = None
     while True:
         try:

@@ -14,8 +14,7 @@ from tpy.cli.top.core.rows import Row, Snapshot, counters_of, explained
 
 METRICS_PORT: Final = 8002
 SNAPSHOTS_WITHOUT_METRICS: Final = 10
-"""After the metrics page could not be read, so many snapshots do not ask for it: a port that swallows packets
-costs a time-out."""
+"""The number of snapshots without the metrics page after it could not be read: a port that swallows packets costs a time-out."""
 
 
 class ServerSource:

@@ -16,7 +16,7 @@ _FLAGS = (
         "HTTP",
         "http-header-forward-pattern",
         "",
-        "Request headers in whose name this is found (RE2's syntax, ignoring case) become request parameters.",
+        "Request headers whose name matches this anywhere (RE2 syntax, ignoring case) become request parameters.",
         metavar="REGEX",
     ),
     new_flag(
@@ -40,7 +40,7 @@ _FLAGS = (
         "HTTP",
         "proxy-protocol-http",
         False,
-        "Connections begin with a header of the PROXY protocol (v1, v2), by a balancer, alone, that reaches the port.",
+        "Expect a PROXY protocol header (v1, v2) on every connection; only a load balancer may reach the port.",
     ),
     *tls_flags("HTTP", "http"),
     new_flag("HTTP", "page-on-http", False, "Serve the page for browsers at /page; at --management-address it is always served."),

@@ -12,7 +12,7 @@ _FLAGS = (
         "Metrics port",
         "metrics-address",
         "",
-        "Address to listen on; empty means that of HTTP; unix:PATH for a Unix socket.",
+        "Address to listen on; empty: HTTP's address; unix:PATH for a Unix socket.",
         metavar="ADDRESS",
     ),
     new_flag("Metrics port", "metrics-port", 8002, "Port to listen on; 0 takes a free one.", minimum=0, maximum=PORT_MAX),

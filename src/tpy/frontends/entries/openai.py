@@ -21,7 +21,7 @@ _FLAGS = (
         "OpenAI",
         "openai-tokenizer",
         "",
-        "Tokenizer (or GGUF file), whose chat template is for models that have none of their own.",
+        "Tokenizer (or GGUF file), whose chat template is for models without one.",
         metavar="FOLDER",
     ),
     new_flag("OpenAI", "openai-chat-template", "", "Jinja template in place of the tokenizer's.", metavar="FILE"),
@@ -36,7 +36,7 @@ _FLAGS = (
         "OpenAI",
         "openai-tool-call-parser",
         "none",
-        "Form of the calls of tools in the texts of models that do not say it by their parameter tool_call_parser.",
+        "Format of tool calls in the text of models without the parameter tool_call_parser.",
         choices=("none", "llama3", "mistral", "hermes", "granite", "deepseek"),
     ),
     new_flag(

@@ -14,7 +14,7 @@ _FLAGS = (
         "SageMaker",
         "sagemaker-safe-port-range",
         "",
-        "Range that the ports of the other protocols have to be in.",
+        "Range that the ports of the other protocols must be in.",
         metavar="FIRST-LAST",
     ),
     new_flag(
@@ -44,7 +44,7 @@ _FLAGS = (
         "SageMaker",
         "sagemaker-ping-mode",
         "ready",
-        "State that /ping tells, by default SAGEMAKER_TRITON_PING_MODE.",
+        "State that /ping reports, by default SAGEMAKER_TRITON_PING_MODE.",
         choices=("live", "ready"),
     ),
 )

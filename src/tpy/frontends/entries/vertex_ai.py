@@ -9,7 +9,10 @@ from tpy.frontends.table import Frontend
 
 _FLAGS = (
     new_flag(
-        "Vertex AI", "allow-vertex-ai", False, "Serve Vertex AI's protocol; on, and HTTP and gRPC off, where AIP_MODE=PREDICTION."
+        "Vertex AI",
+        "allow-vertex-ai",
+        False,
+        "Serve Vertex AI's protocol. With AIP_MODE=PREDICTION it is on by default, and HTTP and gRPC are off.",
     ),
     new_flag(
         "Vertex AI",

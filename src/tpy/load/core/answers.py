@@ -19,7 +19,7 @@ class Answer(NamedTuple):
     """A whole answer, or a part of one that goes on (`final` False). `tokens` are those of the whole answer, where they are
     counted.
 
-    `status` is HTTP's, or gRPC's for gRPC. `body` is the body, or one message; a call that ends without a message has none.
+    `status` is HTTP's, or gRPC's for gRPC. `body` is the body, or one message; empty for a call that ends without a message.
     """
 
     status: int
@@ -30,4 +30,4 @@ class Answer(NamedTuple):
 
 
 class BrokenAnswer(Exception):
-    """The server sent what is no answer, or ended the connection within one."""
+    """The server sent something other than an answer, or ended the connection within one."""

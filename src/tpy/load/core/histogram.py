@@ -85,12 +85,12 @@ class Histogram:
 
     @property
     def smallest_ns(self) -> int:
-        """The smallest value, exactly; 0 when there is none."""
+        """The smallest value, exactly; 0 without values."""
         return self._smallest if self.count else 0
 
     @property
     def largest_ns(self) -> int:
-        """The largest value, exactly; 0 when there is none."""
+        """The largest value, exactly; 0 without values."""
         return self._largest
 
     @property
@@ -107,7 +107,7 @@ class Histogram:
         return float(np.sqrt(max(0.0, (self._squares - count * self.mean_ns**2) / (count - 1))))
 
     def percentile_ns(self, percent: float) -> int:
-        """The smallest value that `percent` of the values do not exceed, to the precision; 0 when there is none."""
+        """The smallest value that `percent` of the values do not exceed, to the precision; 0 without values."""
         count = self.count
         if not count:
             return 0

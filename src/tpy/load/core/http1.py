@@ -43,8 +43,8 @@ class Head:
 
 
 class AnswerReader:
-    """The answers in the bytes of one connection. `pieces`: parts of a chunked body are answers of their own that are not final,
-    as they arrive; otherwise an answer is given when it is whole."""
+    """The answers in the bytes of one connection. `pieces`: parts of a chunked body are separate answers that are not final, as
+    they arrive; otherwise an answer is given when it is whole."""
 
     def __init__(self, *, pieces: bool = False) -> None:
         self._heads: dict[bytes, Head] = {}
@@ -105,7 +105,7 @@ class AnswerReader:
         return self._head is None and not self._kept
 
     def _wait(self, data: bytes, missing: float) -> None:
-        """Keep `data` until so many bytes have followed: a large body is put together once, not with each piece of it."""
+        """Keep `data` until `missing` bytes have followed: a large body is put together once, not with each piece of it."""
         self._parts, self._missing = [data], missing
 
     def _take_parts(self) -> bytes:
@@ -160,7 +160,7 @@ class AnswerReader:
 
 
 class EventSplitter:
-    """Server-sent events in the bytes of a body, each without the empty line behind it. OpenAI's [DONE] is none."""
+    """Server-sent events in the bytes of a body, each without the empty line behind it. OpenAI's [DONE] does not count."""
 
     def __init__(self) -> None:
         self._kept = b""

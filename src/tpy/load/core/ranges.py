@@ -8,7 +8,7 @@ from tpy.limits import LOAD_LEVELS_MAX
 
 
 class BadRange(Exception):
-    """A range that is none. `str()` says why."""
+    """An invalid range. `str()` says why."""
 
 
 class LevelRange(msgspec.Struct, frozen=True, kw_only=True):

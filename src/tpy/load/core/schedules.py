@@ -17,7 +17,7 @@ class Schedule(Protocol):
     """Decides when requests begin. Times are nanoseconds of one monotonic clock."""
 
     def take(self, now_ns: int) -> int | None:
-        """Begin a request, if one is due. Returns the time from which its latency counts, None when none is due."""
+        """Begin a request, if one is due. Returns the time from which its latency counts, None when no request is due."""
         ...
 
     def next_ns(self) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 WINDOWS = 3
-"""So many windows are compared, and make up the result."""
+"""The number of windows that are compared, and make up the result."""
 
 
 class WindowFigures(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ class TokenStream:
 
 
 def tokens_of(body: bytes) -> Tokens | None:
-    """The numbers in a whole answer; None if there are none."""
+    """The numbers in a whole answer; None if it has no numbers."""
     try:
         return _tokens(orjson.loads(body))
     except (ValueError, TypeError, AttributeError):

@@ -67,7 +67,7 @@ def has_all_contents(request: RecordedRequest) -> bool:
 
 
 def compare(number: int, request: RecordedRequest, answers: Sequence[Answered], tolerances: Tolerances) -> Difference | None:
-    """The first difference, None for an equal answer. Of errors the presence is compared: servers have texts of their own."""
+    """The first difference, None for an equal answer. Errors are compared by presence only: servers word them differently."""
 
     def difference(what: str, recorded: object, replayed: object, **more: Any) -> Difference:
         return Difference(

@@ -45,7 +45,7 @@ class ReplaySchedule:
         self._due: list[tuple[int, int]] = []
         """Times and numbers of the requests that wait for time alone, as a heap."""
         self._known: dict[int, _Known] = {}
-        """Those that are not answered."""
+        """The requests that are not answered."""
         self._latest: dict[tuple[str, int | str] | str, _Known] = {}
         """The latest request of each sequence and stream."""
         self._latest_max = 2 * _FINISHED_KEPT

@@ -72,7 +72,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results:
-    """Takes what becomes of each request, and makes the report. Keeps so many differences, and counts of the others."""
+    """Takes what becomes of each request, and makes the report. Keeps a limited number of differences, and counts the others."""
 
     def __init__(self, kept_max: int) -> None:
         self._kept_max = kept_max

@@ -11,7 +11,7 @@ from tpy.messages import BatchingRules, InstanceActivity, InstanceState, ModelEx
 _WAITS = {
     WaitReason.NOTHING: "no request waits",
     WaitReason.INSTANCE: "a free instance: all execute",
-    WaitReason.NO_INSTANCE: "an instance: none is alive",
+    WaitReason.NO_INSTANCE: "a live instance",
     WaitReason.BATCH_DELAY: "other requests, to form a batch",
     WaitReason.PREFERRED_BATCH_SIZE: "other requests, to form a batch of a preferred size",
     WaitReason.RATE_LIMITER: "the rate limiter",

@@ -32,7 +32,8 @@ class TracedRequest:
 
 
 def find(rows: Iterable[Row], model: str, request_id: str) -> list[TracedRequest]:
-    """The traces of the requests with this id to this model, "" for any, the newest last. Rows that are none are passed over."""
+    """The traces of the requests with this id to this model, "" for any, the newest last. Rows that are not traces are
+    skipped."""
     traces: dict[object, TracedRequest] = {}
     for row in rows:
         if not isinstance(row, Mapping) or "id" not in row:

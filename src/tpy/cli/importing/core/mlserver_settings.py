@@ -25,7 +25,7 @@ _SERVER: Final = {
     "debug": "--log-verbose of tpy serve",
     "environments_dir": "environments are unpacked in the server's temporary folder",
     "extensions": "metadata of the server are its own",
-    "grpc_max_message_length": "messages of gRPC have a limit of their own",
+    "grpc_max_message_length": "tpy has its own limit for gRPC messages",
     "grpc_port": "--grpc-port of tpy serve (8001)",
     "gzip_enabled": "answers are compressed where a client asks for it",
     "host": "--http-address, --grpc-address and --metrics-address of tpy serve",

@@ -37,7 +37,7 @@ _SIZE: Final = re.compile(r"-1|[1-9][0-9]{0,9}(?::[1-9][0-9]{0,9})?")
 
 _REFUSED: Final = {
     "color_format": "changes pixels: put it into the model, by openvino.preprocess",
-    "custom_loader_options": "a loader of your own: save the model as a file",
+    "custom_loader_options": "a custom loader: save the model as a file",
     "graph_path": "a graph of MediaPipe: write a Python model",
     "mean": "changes values: put it into the model, by openvino.preprocess",
     "precision": "changes types: put it into the model, by openvino.preprocess",
@@ -80,7 +80,7 @@ def settings_of(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def entries(document: Mapping[str, Any], name: str) -> list[Any]:
-    """A list of a document; empty where there is none. Raises Unimportable."""
+    """A list of a document; empty if missing. Raises Unimportable."""
     found = document.get(name, [])
     if not isinstance(found, list):
         raise Unimportable(f"config.json: {name}: expected a list")
@@ -162,7 +162,7 @@ def _model(network: ServedNetwork, others: Sequence[Part]) -> ModelPlan:
 
 
 def _versions(settings: Mapping[str, Any], base: BasePath) -> dict[int, str]:
-    """The folders by version. Raises Unimportable where there is none."""
+    """The folders by version. Raises Unimportable for a missing folder."""
     path = text_of(settings.get("base_path"))
     if "://" in path:
         raise Unimportable(f"base_path: '{path}' is in the cloud; fetch it, and import the folder")

@@ -32,7 +32,7 @@ def ensemble_of(pipeline: object, models: Set[str]) -> ModelPlan:
     named = {text_of(each.get("name")): each for each in nodes if isinstance(each, Mapping)}
     if len(named) != len(nodes) or "" in named or _REQUEST in named:
         raise Unimportable("nodes: expected nodes of different names")
-    # Tensors of an ensemble have one name each: those that clients see keep theirs.
+    # Tensors of an ensemble have one name each: the ones that clients see keep theirs.
     tensors: dict[tuple[str, str], str] = {(_REQUEST, text_of(each)): text_of(each) for each in inputs}
     for label, source in _sources(outputs, "outputs"):
         if source in tensors:

@@ -55,8 +55,8 @@ class Text(msgspec.Struct, frozen=True):
 
 class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A model folder. `header` and `footer` are comments at both ends of its config.pbtxt. `completes`: the backend can tell
-    inputs and outputs from the file, without running code of its author. `shapes` are those that inputs get then, by name, ""
-    for the only one. `steps` are left to the user."""
+    inputs and outputs from the file, without running code of its author. `shapes` are the shapes that inputs get then, by name,
+    "" for the only one. `steps` are left to the user."""
 
     name: str
     config: ModelConfig

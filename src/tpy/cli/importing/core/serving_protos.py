@@ -1,4 +1,4 @@
-"""The messages of TensorFlow Serving's configuration files, by their published names and numbers, in a pool of their own."""
+"""The messages of TensorFlow Serving's configuration files, by their published names and numbers, in a separate pool."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def outputs_of(signature: Signature) -> tuple[ModelOutput, ...]:
 
 
 def _dims(field: Field, *, rows: bool) -> tuple[int, ...]:
-    """The sizes of a row; of a whole request where the model has none. A row of one number has the size 1."""
+    """The sizes of a row, or of a whole request where the model has no rows. A row of one number has the size 1."""
     if field.dims is None:
         return (1,) if rows else (-1, 1)
     return (field.dims[1:] or (1,)) if rows else field.dims

@@ -47,8 +47,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BasePath(msgspec.Struct, frozen=True, kw_only=True):
-    """A base path as the reader found it. `folder` is absolute, "" where there is none; `versions` are the names in folders whose
-    name is a number, by that name."""
+    """A base path as the reader found it. `folder` is absolute, "" if it does not exist; `versions` are the names in folders
+    whose name is a number, by that name."""
 
     folder: str
     versions: Mapping[str, frozenset[str]] = {}
@@ -193,7 +193,7 @@ def _model(model: ServedModel, base: BasePath, batching: Batching | None, others
 
 
 def _versions(model: ServedModel, base: BasePath) -> dict[int, str]:
-    """The folders of SavedModels by version. Raises Unimportable where there is none, or one is missing that the policy names."""
+    """The folders of SavedModels by version. Raises Unimportable without versions, or without one that the policy names."""
     if "://" in model.base_path:
         raise Unimportable(f"base_path: '{model.base_path}' is in the cloud; fetch it, and import the folder")
     if not base.folder:

@@ -38,7 +38,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the model."""
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("a model of MLServer needs a process of its own: leave out isolation=thread")
+            raise RuntimeError("an MLServer model needs a separate process: leave out isolation=thread")
         folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "folder")
         logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
         sys.dont_write_bytecode = True  # what appears in a model repository looks like a change of the model
@@ -63,7 +63,7 @@ class TritonPythonModel:
         return self._loop.run_until_complete(awaitable)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer the requests of a batch: those that can be one by one call of `predict`."""
+        """Answer the requests of a batch, with one call of `predict` for all requests that can be combined."""
         kinds: dict[Hashable, list[int]] = {}
         given = [self._given(request) for request in requests]
         for at, request in enumerate(given):

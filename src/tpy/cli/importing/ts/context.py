@@ -20,7 +20,7 @@ class RequestProcessor:
         self._reason_phrase: str | None = None
 
     def get_request_property(self, key: str) -> Any:
-        """A header of the request, whatever its case; None: it has none of this name."""
+        """A header of the request, whatever its case; None: not in the request."""
         return self._request_header.get(key, self._request_header.get(key.lower()))
 
     def get_request_properties(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Context:
         return None if self.request_ids is None else self.request_ids.get(idx)
 
     def get_request_header(self, idx: int, key: str) -> Any:
-        """A header of a request; None: it has none of this name."""
+        """A header of a request; None: not in the request."""
         return self.request_processor[idx].get_request_property(key)
 
     def get_all_request_header(self, idx: int) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the handler of the archive."""
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("a TorchServe handler needs a process of its own: leave out isolation=thread")
+            raise RuntimeError("a TorchServe handler needs a separate process: leave out isolation=thread")
         folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "archive")
         logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)  # as TorchServe's workers do
         sys.dont_write_bytecode = True  # what appears in a model repository looks like a change of the model

@@ -49,7 +49,7 @@ class Latencies(enum.Enum):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A model version between two snapshots: rates a second, times in nanoseconds; None is not known. `executing` is the mean
+    """A model version between two snapshots: rates a second, times in nanoseconds; None: not known. `executing` is the mean
     number of batches that executed at the same time."""
 
     name: str

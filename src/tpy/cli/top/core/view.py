@@ -41,7 +41,7 @@ def pressed(view: View, key: str, *, page: int, count: int) -> View | None:
 
 
 def moved(view: View, by: int, *, page: int, count: int) -> View:
-    """The view so many rows further down, as far as there are rows."""
+    """The view `by` rows further down, as far as there are rows."""
     return msgspec.structs.replace(view, offset=max(0, min(view.offset + by, count - page)))
 
 

@@ -36,7 +36,7 @@ class BaseHandler(abc.ABC):  # noqa: B024 - so it is in TorchServe: subclasses m
         self.model_yaml_config: Mapping[str, Any] = {}
 
     def initialize(self, context: Any) -> None:
-        """Load the network that the manifest names. Raises RuntimeError where there is none."""
+        """Load the network that the manifest names. Raises RuntimeError if it names none."""
         self.model_yaml_config = context.model_yaml_config or {}
         self.manifest = context.manifest
         properties = context.system_properties

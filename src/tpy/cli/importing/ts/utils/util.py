@@ -83,7 +83,7 @@ def map_class_to_label(
 
 def get_yaml_config(yaml_file_path: str) -> Any:
     """The document in a file of YAML."""
-    import yaml  # type: ignore[import-untyped]  # its types are a package of their own
+    import yaml  # type: ignore[import-untyped]  # its types are in a separate package
 
     with open(yaml_file_path, encoding="utf-8") as file:
         return yaml.safe_load(file)
