@@ -109,7 +109,7 @@ class Archive:
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[Archive]:
-    """Open an archive and look at all of its entries. Raises UnusableArchive, OSError where there is none."""
+    """Open an archive and look at all of its entries. Raises UnusableArchive, OSError for a missing file."""
     with open_regular(path) as stream, ExitStack() as stack:
         try:
             archive = _opened(stream, stack)

@@ -37,7 +37,7 @@ def is_credential(name: str) -> bool:
 
 
 def without_credentials(parameters: Mapping[str, _Value], more: frozenset[str]) -> Mapping[str, _Value]:
-    """The parameters but those that are named as credentials are, or as `more` (in lower case): what opens restricted APIs."""
+    """The parameters except credentials, by their names, and `more` names (in lower case), which open restricted APIs."""
     if not parameters:
         return parameters
     return {name: value for name, value in parameters.items() if not (is_credential(name) or name.lower() in more)}

@@ -1,4 +1,4 @@
-"""Deliveries: answers that are given together, so that those who pass them on can do it once for all of them."""
+"""Deliveries: answers that are delivered together, so that whoever passes them on does it once for all."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def require_device(there: tuple[int, int], wanted: tuple[int, int] | None) -> No
 
 def describe(source: Any) -> Described:
     """Takes over what a capsule, or an object that gives one, holds. No copy; a producer with streams has its work done before it
-    gives the capsule. Raises BufferError for what is no contiguous tensor of a dtype of ours."""
+    gives the capsule. Raises BufferError for what is not a contiguous tensor of a dtype that Triton has."""
     made = source if type(source).__name__ == "PyCapsule" else _ask(source)
     try:
         address = _pointer(made, _NEW)

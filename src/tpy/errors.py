@@ -140,7 +140,7 @@ class QueueFull(Unavailable):
 
 
 class ServerNotReady(Unavailable):
-    """Whatever is asked of models while the server has none and never will."""
+    """A request about models to a server that has no models and never will."""
 
     def __init__(self) -> None:
         super().__init__("Server not ready")

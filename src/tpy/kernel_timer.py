@@ -42,7 +42,7 @@ class KernelTimer:
 
     @staticmethod
     def open() -> KernelTimer | None:
-        """Returns a new timer that is not set; None where the system has none (left)."""
+        """Returns a new timer that is not set; None where the system has no timers, or none left."""
         if _library is None:
             return None
         descriptor: int = _library.timerfd_create(_CLOCK_MONOTONIC, _FLAGS)

@@ -42,7 +42,7 @@ class RequestObserver:
         """The model's part is over: answered, refused, failed or cancelled. The times of its execution are known."""
 
     def finished(self, record: RequestRecord) -> None:
-        """The answer has left, or there is none to leave: nothing more happens to the request."""
+        """The answer has left, or there will be no answer: nothing more happens to the request."""
 
 
 class RequestObservers:
@@ -81,7 +81,7 @@ class RequestObservers:
         active: tuple[RequestObserver, ...] | None = None,
     ) -> RequestRecord | None:
         """A record for a request that has arrived, None when nobody wants to be told of it. Arguments as in RequestRecord;
-        `active` of those who have asked for it before they made the others."""
+        `active` from callers that read it before they made the others."""
         given = headers or {}
         wanted: dict[RequestObserver, object] | None = None
         for observer in self.active if active is None else active:

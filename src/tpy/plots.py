@@ -57,7 +57,7 @@ class Dot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
-    """A bar of a plot; `value` None: there is none. `label` is shown where it is pointed at."""
+    """A bar of a plot; `value` None: no bar. `label` is shown where it is pointed at."""
 
     name: str
     value: float | None

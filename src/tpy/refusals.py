@@ -33,7 +33,7 @@ class Refusals:
         return self._counts
 
     def count(self, reason: str) -> None:
-        """One more, for this reason. No-op for what is no reason."""
+        """One more, for this reason. No-op for an unknown reason."""
         if reason not in self._counts:
             return
         if self._send is not None:

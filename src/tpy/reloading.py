@@ -47,7 +47,7 @@ def reload(why: str) -> None:
             read()
         except Exception as error:
             failures += 1
-            _log.error("not reloaded, what was there stays in use: %(reason)s", {"reason": str(error)})
+            _log.error("not reloaded, the previous settings stay in use: %(reason)s", {"reason": str(error)})
     if not failures:
         _log.info("reloaded at %(why)s: log files, certificates, keys of access", {"why": why})
     else:

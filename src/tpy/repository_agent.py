@@ -1,7 +1,7 @@
 """Repository agents in Python: code that sees a model's folder before it is loaded, and may put another in its place.
 
 An agent is a class without arguments, under the entry point group `tpy.repository_agents`; configurations name it as they name
-Triton's: `model_repository_agents { agents [ { name: "decrypt" parameters [...] } ] }`. It runs in a process of its own.
+Triton's: `model_repository_agents { agents [ { name: "decrypt" parameters [...] } ] }`. It runs in a separate process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class AgentAction(enum.Enum):
 
 
 class AgentModel(Protocol):
-    """A model from its LOAD to the end. Agents may set attributes of their own on it."""
+    """A model from its LOAD to the end. Agents may set their own attributes on it."""
 
     @property
     def name(self) -> str:

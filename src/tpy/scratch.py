@@ -47,7 +47,7 @@ def remove_abandoned(prefix: str = "tpy-", parent: Path | None = None) -> None:
         try:
             lock = os.open(folder / name, _OPEN)
         except OSError:
-            continue  # another has removed it, or it is no folder
+            continue  # another has removed it, or it is not a folder
         try:
             if os.fstat(lock).st_uid == os.geteuid():
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -266,8 +266,8 @@ class RecordingService(Protocol):
         ...
 
     async def change(self, options: RecordingOptions | None) -> RecordingStatus:
-        """Start a recording, with None stop the one that is made; no-op where there is none. Raises Unsupported where none can be
-        made (--recording-directory), AlreadyExists while one is made, InvalidArgument for options that are none, Internal when
+        """Start a recording; with None stop the current one, if any. Raises Unsupported without --recording-directory,
+        AlreadyExists during a recording, InvalidArgument for invalid options, Internal when
         the file cannot be written."""
         ...
 
@@ -276,7 +276,7 @@ NO_DIRECTORY = "this server makes no recordings: start it with --recording-direc
 
 
 class NoRecordings:
-    """RecordingService of those who make none."""
+    """The RecordingService of a server without recordings."""
 
     async def status(self) -> RecordingStatus:
         """See RecordingService."""
@@ -340,7 +340,7 @@ class MetricsService(Protocol):
 
 
 class LogService(Protocol):
-    """The newest lines of the log, and the number of those that frontend processes lost."""
+    """The newest lines of the log, and the number of lines that frontend processes lost."""
 
     def lost(self, lines: int) -> None:
         """Count lines that could not be written in time in a process other than the engine's."""
@@ -454,7 +454,7 @@ class Services:
 
 
 def offered(service: T | None) -> T:
-    """The service. Raises Unsupported where the server has none."""
+    """The service. Raises Unsupported where the server does not offer it."""
     if service is None:
         raise Unsupported("this server does not offer that")
     return service

@@ -17,8 +17,8 @@ from tpy.limits.tenants import TENANT_WEIGHT_MAX, TENANTS_FILE_BYTES_MAX, TENANT
 from tpy.units import NS_PER_S
 
 OTHER = "other"
-"""The tenant of requests of a program that has the server in it, of those that models make for several tenants at once, and of
-those whose tenant has just gone from the file."""
+"""The tenant of requests of a program that embeds the server, of requests that models make for several tenants at once, and of
+requests whose tenant has just been removed from the file."""
 
 UNIX = "unix"
 """Among trusted proxies: whoever reaches a Unix socket of the server."""

@@ -48,7 +48,7 @@ HINT = re.compile(
     r"; raise max_batch_size in its config\.pbtxt to allow more$"
     r"|(; a|(?<=\.) A)llowed (inputs|outputs) are: .*$"
     r"|(; t|(?<=\.) T)aken for parameters: .*$"
-    r"|; '[^']*' is none of BOOL, UINT8, .*$"
+    r"|; '[^']*' is not one of BOOL, UINT8, .*$"
     r"|; expected .*, got .*$"
     r"|; the reason: .*$"
 )

@@ -175,5 +175,6 @@ def test_nobody_there_and_files_that_are_none(recording: Path, tmp_path: Path) -
     cut = tmp_path / "cut.tpyrec"
     cut.write_bytes(b"PK")
     assert (
-        tpy("replay", cut).err == f"tpy: error: {cut}: this is no recording: it begins with b'PK' in place of b'TPYREC\\r\\n'\n"
+        tpy("replay", cut).err
+        == f"tpy: error: {cut}: this is not a recording: it begins with b'PK' in place of b'TPYREC\\r\\n'\n"
     )

@@ -298,7 +298,7 @@ def test_clients_ask_functions_over_ports() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"http_prt": 1}, "no flag of tpy serve: 'http_prt'"),
+        ({"http_prt": 1}, "not a flag of tpy serve: 'http_prt'"),
         ({"http_port": "many"}, 'Bad option: "--http-port"'),
         ({"model_control_mode": "poll", "repository_poll_secs": 0}, "--repository-poll-secs"),
     ],
@@ -387,7 +387,7 @@ def test_a_forked_process_has_no_server(server: tpy.Server) -> None:
     said = context.SimpleQueue()
     child = context.Process(target=_ask_in_child, args=(server, said))
     child.start()
-    assert "this process was forked" in said.get()
+    assert "the server belongs to the parent process" in said.get()
     child.join(60)
     assert child.exitcode == 0
     assert server.model("f").infer({"X": [3]})["Y"] == [3]

@@ -179,7 +179,7 @@ def cancelled(server: tpy.Server) -> int:
 
 def test_loops_that_are_none_or_others(server: tpy.Server) -> None:
     asking = server.model("echo").infer_async({"X": np.zeros(1, np.float32)})
-    with pytest.raises(InvalidArgument, match="none runs here"):
+    with pytest.raises(InvalidArgument, match="async inference needs a running asyncio or Trio loop"):
         asking.send(None)
 
 
@@ -192,7 +192,7 @@ def test_loops_that_are_none_or_others(server: tpy.Server) -> None:
         (lambda server: server.model("echo", version=0), "expected a version from 1 on"),
         (lambda server: server.load(None), "the name of a model: expected text, got None"),
         (lambda server: server.load("echo", files={"1/a": "text"}), "expected files as bytes"),
-        (lambda server: server.load("echo", config={"a": object()}), "expected a configuration that JSON can say"),
+        (lambda server: server.load("echo", config={"a": object()}), "expected a configuration that JSON can represent"),
         (lambda server: server.model("echo").infer({"X": ["\ud800"]}), "input 'X': expected FP32 values"),
         (lambda server: server.model("echo").infer([1]), "expected inputs by their names"),
         (lambda server: server.model("echo").infer({1: [1]}), "expected inputs by their names"),

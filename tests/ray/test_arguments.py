@@ -64,7 +64,7 @@ def test_proxies_are_where_the_arguments_say() -> None:
 
 
 def test_an_argument_that_is_no_flag_is_refused_where_the_application_is_built() -> None:
-    with pytest.raises(InvalidArgument, match="no flag of tpy serve: 'htp_port'"):
+    with pytest.raises(InvalidArgument, match="not a flag of tpy serve either: 'htp_port'"):
         serve_config({"repository": "r", "htp_port": "1"})
 
 
@@ -189,9 +189,9 @@ def test_another_ray_than_was_tried_is_named(
 ) -> None:
     monkeypatch.setattr("ray.__version__", "2.99.1")
     build({"repository": "r"})
-    assert caplog.messages == ["tpy.ray was tried with Ray 2.60, this is Ray 2.99.1"]
+    assert caplog.messages == ["tpy.ray was tested with Ray 2.60, this is Ray 2.99.1"]
     assert main(["repository=r"]) == 0
-    assert capsys.readouterr().err == "warning: tpy.ray was tried with Ray 2.60, this is Ray 2.99.1\n"
+    assert capsys.readouterr().err == "warning: tpy.ray was tested with Ray 2.60, this is Ray 2.99.1\n"
 
 
 def test_the_manifest_of_kuberay_serves_what_the_command_in_it_writes() -> None:

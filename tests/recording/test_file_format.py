@@ -104,9 +104,9 @@ def test_damage_is_found_and_ends_the_reading(seed: int) -> None:
 
 def test_other_files_and_other_versions_are_refused() -> None:
     for data, text in (
-        (b"", "this is no recording: it ends within its first 12 bytes"),
-        (b"TPYREC", "this is no recording: it ends within its first 12 bytes"),
-        (b"PK\x03\x04", r"this is no recording: it begins with b'PK\x03\x04' in place of b'TPYREC\r\n'"),
+        (b"", "this is not a recording: it ends within its first 12 bytes"),
+        (b"TPYREC", "this is not a recording: it ends within its first 12 bytes"),
+        (b"PK\x03\x04", r"this is not a recording: it begins with b'PK\x03\x04' in place of b'TPYREC\r\n'"),
         (b"TPYREC\r\n\x02\0\0\0", "the recording has format version 2, this tpy reads version 1"),
     ):
         with pytest.raises(UnreadableRecording) as refused:
@@ -122,8 +122,8 @@ def test_sound_checksums_over_nonsense() -> None:
     preface, one = write_preface(BEGINNING), write_entry(request(random.Random(1)))
     at = len(preface)
     for data, problem in (
-        (preface + entry(b"\x81\xa4kind\xa4mine"), "content that is no entry (Invalid value 'mine' - at `$.kind`)"),
-        (preface + entry(b""), "content that is no entry (Input data was truncated)"),
+        (preface + entry(b"\x81\xa4kind\xa4mine"), "content that is not an entry (Invalid value 'mine' - at `$.kind`)"),
+        (preface + entry(b""), "content that is not an entry (Input data was truncated)"),
         (preface + preface[12:], "the kind of the first one"),
         (preface[:12] + one, "its place before the first one"),
         (preface + write_entry(END) + one, "its place behind the last one"),

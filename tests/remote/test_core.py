@@ -85,7 +85,7 @@ def test_a_release_of_what_was_not_given_is_refused() -> None:
     arena.allocate(1)
     arena.release(0)
     for offset in (0, 4096, -1, 2**63):
-        with pytest.raises(ProtocolError, match="where none is taken"):
+        with pytest.raises(ProtocolError, match="where no block is allocated"):
             arena.release(offset)
 
 

@@ -145,7 +145,7 @@ def test_a_variable_size_of_the_output_is_that_of_the_same_dimension_of_the_sour
 @pytest.mark.parametrize("elements", [9, 11, 0])
 def test_an_output_of_other_than_all_elements_is_an_error(elements: int) -> None:
     output = Tensor("Y", DataType.FP32, np.zeros(elements, np.float32))
-    with pytest.raises(Internal, match=rf"output 'Y' has {elements} elements, not those"):
+    with pytest.raises(Internal, match=rf"output 'Y' has {elements} elements, not the number"):
         batching_of(ONE_INPUT).scatter([one(1, 3), one(2, 1)], [output])
 
 

@@ -4,8 +4,8 @@ The nursery tree:
 
     open_ports
     +-- last ports          the metrics: served until the others have drained
-        +-- ports here      on stop no new connections; those that are open get answers, and close
-            +-- run_frontend_processes, which has ports in processes of their own
+        +-- ports here      on stop no new connections; open ones get answers, and close
+            +-- run_frontend_processes, which has ports in other processes
 
 Until they are open, `open_starting_ports` answers health checks at the same sockets.
 """

@@ -52,15 +52,15 @@ class ShownOption(NamedTuple):
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """One server. `frontends` has the options of those that are served, by their names in the table of frontends; those that need
-    not be in the engine are served by `frontend_processes` processes of their own, 0: by this one; `cache` None: no response
+    """One server. `frontends` has the options of the served ones, by their names in the table of frontends; `frontend_processes`
+    separate processes serve the ones that need not be in the engine, 0: this one does; `cache` None: no response
     cache; `rate_limit` None: no rate limiter; `memory_budget` None: all models are
     loaded and stay; `start_delay` holds schedulers back, for tests. `shown` are the rows of the
     start-up table of options; `warnings` are logged once at start; `host_policies` bind instances to cores, by name; `gpu_limits`
     say, by device, to which share a GPU may be full when an instance has been made, `compute_capability_min` which GPUs are used;
     `allow_client_shm`: clients may register shared memory; `pinned_pool_bytes` and, by GPU, `cuda_pool_bytes` are the sizes of
-    pools of memory; recordings of requests go to `recording_directory`, "": there are none, without
-    what is a credential: `restricting_headers` besides those that always are."""
+    pools of memory; recordings of requests go to `recording_directory`, "": no recordings, without credentials:
+    `restricting_headers` and the usual ones."""
 
     control: ControlOptions
     server_id: str = "triton"

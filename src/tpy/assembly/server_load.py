@@ -36,7 +36,7 @@ class ServerLoad:
         self._of_models: dict[tuple[str, int | None], float] = {}
 
     def report(self, model_name: str, version: int | None, now_s: float) -> LoadReport:
-        """The report for an answer of a model; version None is its newest."""
+        """The report for an answer of a model; version None means its newest."""
         if self._measured_s is None or now_s - self._measured_s >= LOAD_REPORT_AGE_S_MAX:
             self._measured_s = now_s
             self._measure(now_s)

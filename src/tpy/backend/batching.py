@@ -159,8 +159,8 @@ class RaggedBatching:
 
 
 class _Cut(NamedTuple):
-    """A target of `batch_output`. Of `shape`, which counts the batch dimension, the sizes at the indices `variable` are those
-    that stand at the same indices in the shape of `source`."""
+    """A target of `batch_output`. Of `shape`, which counts the batch dimension, the sizes at the indices `variable` are taken
+    from the same indices in the shape of `source`."""
 
     source: str
     shape: Shape
@@ -183,8 +183,8 @@ class _Cut(NamedTuple):
             begin = end
         if len(parts) < len(requests) or begin != flat.size:
             raise Internal(
-                f"output '{tensor.name}' has {flat.size} elements, not those that batch_output gives its requests by the shapes "
-                f"of input '{self.source}'"
+                f"output '{tensor.name}' has {flat.size} elements, not the number that batch_output gives its requests by the "
+                f"shapes of input '{self.source}'"
             )
         return parts
 

@@ -27,12 +27,12 @@ from tpy.telemetry.custom_metrics import CustomMetrics
 class BackendCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The features of a backend. A load fails with the name of each feature that its configuration needs and the backend lacks.
 
-    `default_model_filename` is filled in where the configuration has none; `default_kind` and `default_count` are for a missing
-    instance_group on a machine without GPU. `ragged`: takes batches whose inputs with `allow_ragged_batch` differ in shape;
-    `batch_io`: feeds its models the tensors of `batch_input` and cuts outputs by `batch_output`. A backend that is ragged without
-    it leaves that to its models, as Triton's python backend does. `secondary_devices`: does something with those of a placement.
-    `gpus_unusable`, of a backend whose devices have no GPU: why that is so here, and what to install. `engine`: it is an
-    `EngineBackend`.
+    `default_model_filename` is filled in where the configuration does not name one; `default_kind` and `default_count` are for a
+    missing instance_group on a machine without GPU. `ragged`: takes batches whose inputs with `allow_ragged_batch` differ in
+    shape; `batch_io`: feeds its models the tensors of `batch_input` and cuts outputs by `batch_output`. A backend that is ragged
+    without it leaves that to its models, as Triton's python backend does. `secondary_devices`: does something with those of a
+    placement. `gpus_unusable`, of a backend whose devices have no GPU: why that is so here, and what to install. `engine`: it is
+    an `EngineBackend`.
     """
 
     name: str
@@ -80,7 +80,7 @@ class ModelContext(msgspec.Struct, frozen=True, kw_only=True):
     devices: Devices = NO_DEVICES
     """The GPUs of the server, with their pools of memory."""
     metrics: ModelMetrics = msgspec.field(default_factory=CustomMetrics)
-    """For metrics that the model makes itself; those of a context made without are seen by nobody."""
+    """For metrics that the model makes itself; nobody sees metrics of a context made without it."""
 
 
 class InstancePlacement(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class InstanceFailure(Exception):
     """The instance can no longer run anything (its process died, its device is lost).
 
     `execute` raises it: every request of the batch is answered with INTERNAL and this text, the instance is closed and created
-    again, after a back-off when it had not lived long. With `begun` False the instance cannot have seen anything of the batch,
+    again, after a back-off if it failed soon. With `begun` False the instance cannot have seen anything of the batch,
     which then goes to another instance, or waits for one. Any other exception from `execute` fails the batch and keeps the
     instance.
     """
@@ -143,8 +143,8 @@ class LoadedModel(Protocol):
 
 @runtime_checkable
 class CopiesInputs(Protocol):
-    """A LoadedModel may have this as well: one whose instances copy every input to where the model sees it, as those in processes
-    of their own do. Inputs of such models may be tensors in regions of clients (`tpy.regions.RegionArray`)."""
+    """A LoadedModel may have this as well: one whose instances copy every input to where the model sees it, as instances in other
+    processes do. Inputs of such models may be tensors in regions of clients (`tpy.regions.RegionArray`)."""
 
     @property
     def copies_inputs(self) -> bool: ...
@@ -178,7 +178,7 @@ ISOLATION: Final = "isolation"
 """The parameter of a model, and the key of `--backend-config`."""
 
 SANDBOX: Final = "sandbox"
-"""The parameter of a model, and the key of `--backend-config`, for workers that may do little."""
+"""The parameter of a model, and the key of `--backend-config`, for workers with few permissions."""
 
 _EARLIER_NAME: Final = "TPY_PYTHON_ISOLATION"
 """The parameter's name when only Python models had it."""
@@ -186,7 +186,7 @@ _EARLIER_NAME: Final = "TPY_PYTHON_ISOLATION"
 
 class Isolation(enum.Enum):
     """The place where instances run. A backend that is to run in processes unless a configuration says otherwise, because its
-    libraries do not bear others beside them, says so on its factory: `create.default_isolation = Isolation.PROCESS`."""
+    libraries conflict with others, says so on its factory: `create.default_isolation = Isolation.PROCESS`."""
 
     PROCESS = "process"
     """Each in a worker process: a crash ends that instance, and nothing else."""

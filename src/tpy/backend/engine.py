@@ -22,8 +22,8 @@ from tpy.errors import TpyError
 
 
 class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The room of an engine: so many sequences at a time, that have so many tokens together, prompts and what is generated
-    (0: any number)."""
+    """The room of an engine: the number of sequences at a time, and of their tokens together, prompts and what is generated (0:
+    any number)."""
 
     sequences: int
     tokens: int = 0
@@ -70,7 +70,7 @@ class Delta(NamedTuple):
     or an `error` says that it was its last; an error ends all sequences of the request. `prompt_tokens` is the length of the
     prompt.
 
-    `logprobs` has an entry for each token, the token that was chosen among them, by token; None where there are none.
+    `logprobs` has an entry for each token, the token that was chosen among them, by token; None if they were not asked for.
     `logprob` is the sum over the tokens.
     """
 

@@ -174,7 +174,7 @@ def flaw_of(result: object, residency: Residency | None = None) -> str | None:
 
 
 def _not_on_the_host(output: object, residency: Residency | None) -> str | None:
-    """The flaw of an output that is no tensor in host memory."""
+    """The flaw of an output that is not a tensor in host memory."""
     if type(output) is not Tensor or not isinstance(cast(object, output.array), DeviceArray):
         return f"an output of type {type(output).__name__}"
     if residency is None or not residency.keeps(output.name):

@@ -48,7 +48,7 @@ class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
     dims: tuple[int, ...]
 
     def require_fits(self, datatype: DataType, shape: Sequence[int], *, batching: bool) -> None:
-        """Raises Internal when this is no value of the state: `shape` is one sequence's, the batch dimension (1) included."""
+        """Raises Internal when this is not a value of the state: `shape` is one sequence's, the batch dimension (1) included."""
         dims = (1, *self.dims) if batching else self.dims
         if datatype is not self.datatype:
             raise Internal(

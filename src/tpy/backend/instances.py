@@ -62,7 +62,7 @@ def drain(stream: Stream, device_id: int) -> None:
 
 @runtime_checkable
 class HasHostMemory(Protocol):
-    """A ModelInstance may have this as well: one in a process of its own does. Of others the growth of this process counts."""
+    """A ModelInstance may have this as well: one in a separate process does. Of others the growth of this process counts."""
 
     def host_memory_bytes(self) -> int:
         """Returns its memory on the host, now. Called once, in the instance's thread, when it has been made and warmed up."""
@@ -108,7 +108,7 @@ class BatchListener(Protocol):
         ...
 
     def settled(self) -> None:
-        """That is all for the moment; others may be begun if none is open."""
+        """That is all for the moment; others may be begun if no batch is open."""
         ...
 
 
@@ -123,7 +123,7 @@ class QueuedInstance(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """True while it holds batches, or has not confirmed those that were revoked."""
+        """True while it holds batches, or has not confirmed a revocation."""
         ...
 
     @property
@@ -152,7 +152,7 @@ class ChecksReadiness(Protocol):
 
     @property
     def has_readiness_check(self) -> bool:
-        """Returns True if the model has a readiness check of its own."""
+        """Returns True if the model has a readiness check."""
         ...
 
     def check_ready(self, timeout_s: float) -> bool:
@@ -166,7 +166,7 @@ class ChecksReadiness(Protocol):
 
 @runtime_checkable
 class WatchedInstance(Protocol):
-    """A ModelInstance may have this as well: one in a process of its own does. It is replaced as soon as it has ended."""
+    """A ModelInstance may have this as well: one in a separate process does. It is replaced as soon as it has ended."""
 
     @property
     def end_reason(self) -> str:

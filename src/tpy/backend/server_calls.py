@@ -52,7 +52,7 @@ class ServerCall(Protocol):
         ...
 
     def taken(self, count: int) -> None:
-        """So many more responses were taken by the caller. The called model waits while as many are not taken as the server holds
+        """The caller has taken `count` more responses. The called model waits while as many are not taken as the server holds
         for one request (tpy.limits). Needed of calls with `streams` only."""
         ...
 

@@ -35,8 +35,8 @@ def describe(
     gpus: tuple[int, ...] = (),
 ) -> ModelDescription:
     """A served version as metadata and request checks see it: shapes are `dims`, never `reshape`, with a leading -1 when the
-    model batches. `labels` are the lines of each output's label file, by output name; `gpus` those whose
-    memory inputs may be left in."""
+    model batches. `labels` are the lines of each output's label file, by output name; `gpus` are the GPUs in whose memory inputs
+    may stay."""
     batch = (-1,) if config.max_batch_size > 0 else ()
     inputs = tuple(
         TensorDescription(

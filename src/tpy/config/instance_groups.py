@@ -36,7 +36,7 @@ def normalise_instance_groups(
     gives none. Ensembles have no groups.
 
     KIND_GPU on a machine without GPUs goes to the CPU, with a warning. Raises ConfigError with all problems: GPUs that are not
-    there or cannot be used, GPUs for a kind that has none, a kind that the backend cannot run.
+    there or cannot be used, GPUs for a kind without GPUs, a kind that the backend cannot run.
     """
     if config.ensemble_scheduling is not None or config.platform == ENSEMBLE_PLATFORM:
         return config, ()
@@ -101,7 +101,7 @@ def _check_profiles(config: ModelConfig, group: InstanceGroup, name: str, path: 
 
 
 class _Gpus(NamedTuple):
-    """Those that the backend can use, and why it cannot use those that are there."""
+    """The GPUs that the backend can use, and why it cannot use the ones that this machine has."""
 
     ids: tuple[int, ...]
     compute_capability_min: float
@@ -146,7 +146,7 @@ class _Placement:
         )
 
     def _gpu_or_cpu(self, supported: Collection[InstanceKind]) -> InstanceKind:
-        """KIND_GPU where there is one; else the CPU when the machine has none and the backend runs there, with a warning."""
+        """KIND_GPU if the machine has a GPU; otherwise the CPU, with a warning, if the backend runs there."""
         gpus, unusable = self._gpus.ids, self._gpus.unusable
         if not gpus and InstanceKind.KIND_CPU in supported and not unusable:
             self.problems.append(

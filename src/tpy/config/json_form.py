@@ -35,7 +35,7 @@ def to_json(config: ModelConfig) -> dict[str, JsonValue]:
     """The configuration as /v2/models/M/config answers it.
 
     Names in snake_case, enums as names; every scalar, list and map is there even at its default, an unset message or oneof
-    member is not. Numbers that are no JSON numbers (NaN, infinities) are the strings of protobuf's JSON form.
+    member is not. Numbers that JSON does not have (NaN, infinities) are the strings of protobuf's JSON form.
     """
     return _write(config, MODEL_CONFIG)
 

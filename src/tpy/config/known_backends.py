@@ -40,8 +40,8 @@ KNOWN_BACKENDS: Final = (
     KnownBackend("fil", (), "model.txt", is_folder=False),
     KnownBackend("fil", (), "checkpoint.tl", is_folder=False, by_suffix=True),
 )
-"""In the order in which they are looked for: other models may have a model.py beside them, and a model.py may have any of those
-that come after it."""
+"""In the order in which they are looked for: other models may have a model.py beside them, and a model.py may have any of the
+later ones."""
 
 PLATFORMS_OF_BACKEND: Final[Mapping[str, frozenset[str]]] = {
     known.backend: frozenset(platform for each in KNOWN_BACKENDS if each.backend == known.backend for platform in each.platforms)

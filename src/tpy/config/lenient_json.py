@@ -27,7 +27,7 @@ _VALUES: Final = frozenset({"true", "false", "null"})
 
 
 def loads(text: str) -> Any:
-    """As `json.loads`, of which NaN and infinities are no part here. Raises ValueError, about the text as standard JSON, and
+    """As `json.loads`, but without NaN and infinities. Raises ValueError, about the text as standard JSON, and
     RecursionError."""
     try:
         return json.loads(text, parse_constant=_no_constant, strict=False)
@@ -43,7 +43,7 @@ def _no_constant(word: str) -> NoReturn:
 
 
 def _standard(text: str) -> Iterator[str]:
-    """The text's tokens as standard JSON; whether they are in order is for `json` to say. Raises ValueError for what is none."""
+    """The text's tokens as standard JSON; whether they are in order is for `json` to say. Raises ValueError for anything else."""
     comma = False  # one that stands behind what may be the last member
     opening = True  # the last token was one that no comma may follow
     at = 0

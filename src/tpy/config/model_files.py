@@ -1,4 +1,4 @@
-"""Model files by backend, the files that belong to one, and advice about those that none serves: words for people whose folder is
+"""Model files by backend, the files that belong to one, and advice on files that no backend serves, for people whose folder is
 not served."""
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def advice_for_file(name: str, *, folder: str) -> str:
     if found is not None:
         return f"{name} is {found.kind}, which is not served as it is; {found.advice.format(path=f'{folder}/{name}')}"
     if name.endswith(".py"):
-        return f"{name} is no model; a Python model is called model.py"
-    return f"{name} is no model; expected model.onnx, model.pt or model.py, or a file that ends in .onnx, .pt or .pt2"
+        return f"{name} is not a model; a Python model is called model.py"
+    return f"{name} is not a model; expected model.onnx, model.pt or model.py, or a file that ends in .onnx, .pt or .pt2"
 
 
 def advice_for_folder(names: Collection[str] | None, beside: Collection[str] = (), *, folder: str) -> str:

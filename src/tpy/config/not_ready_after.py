@@ -13,7 +13,7 @@ PARAMETER: Final = "TPY_NOT_READY_AFTER_SECONDS"
 
 def not_ready_after_s(config: ModelConfig) -> float:
     """Returns the seconds after which a version is not ready whose instances all execute without finishing a batch; infinity
-    without the parameter. Raises ValueError when it is no positive number."""
+    without the parameter. Raises ValueError when it is not a positive number."""
     text = config.parameter(PARAMETER, "")
     if not text:
         return math.inf

@@ -107,7 +107,7 @@ def entry(path: str, key: str | int) -> str:
 
 
 def errors_of(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Those that keep the model from being served."""
+    """The problems that keep the model from being served."""
     return tuple(problem for problem in problems if problem.is_error)
 
 

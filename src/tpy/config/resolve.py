@@ -85,7 +85,7 @@ def _find_known(config: ModelConfig, files: frozenset[str]) -> KnownBackend | No
 
 
 def _first_choice(backend: str, candidates: list[KnownBackend]) -> KnownBackend | None:
-    """The default format of a backend with several: TorchScript; TensorFlow has none."""
+    """The default format of a backend with several: TorchScript for PyTorch; TensorFlow has no default."""
     return candidates[0] if backend == "pytorch" else None
 
 

@@ -71,7 +71,7 @@ _DECODER: Final = msgspec.json.Decoder(RolloutPlan)
 
 
 def rollout_plan(config: ModelConfig) -> RolloutPlan | None:
-    """The plan of a model; None: it has none. Raises ValueError for one that cannot be, with the reason."""
+    """The plan of a model, or None. Raises ValueError for an impossible plan, with the reason."""
     text = config.parameter(PARAMETER, "")
     plan = _read(text) if text else None
     if plan is not None and plan.shadow is not None and (config.decoupled or config.sequence_batching is not None):

@@ -199,7 +199,7 @@ class SyntaxWalk:
             self._tokens.take_if(",;")
 
     def _key_ahead(self, index: int) -> str | int:
-        """The key of the entry whose brace was just taken, as paths name it; the entry's index when it has none."""
+        """The key of the entry whose brace was just taken, as paths name it; the entry's index when it has no key."""
         depth = 0
         distance = 0
         while depth >= 0:

@@ -22,7 +22,7 @@ from tpy.devices import cuda_ipc
 from tpy.devices.device import Bytes, DeviceMemory, Graph, IpcAddress, Stream
 from tpy.errors import Internal, InvalidArgument, Unavailable
 
-_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: what other threads do is no concern of the recording
+_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: what other threads do does not affect the recording
 
 _GRAPH_SIGNATURES = {
     "cuStreamBeginCapture_v2": (ctypes.c_void_p, ctypes.c_int),
@@ -120,7 +120,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 def load_driver() -> Any:
-    """Returns the driver's library. Raises Unavailable when there is none."""
+    """Returns the driver's library. Raises Unavailable when there is no driver."""
     try:
         library = ctypes.CDLL(_LIBRARY)
         for name, types in _SIGNATURES.items():

@@ -100,7 +100,7 @@ class Device(Protocol):
         ...
 
     def open_ipc(self, handle: bytes) -> DeviceMemory:
-        """Returns an allocation of another process, by its handle. Raises InvalidArgument for a handle that is none."""
+        """Returns an allocation of another process, by its handle. Raises InvalidArgument for an invalid handle."""
         ...
 
 

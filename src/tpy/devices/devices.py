@@ -40,7 +40,7 @@ class Devices:
         return self._pool(device_id).device
 
     def allocate(self, device_id: int, size: int) -> DeviceMemory:
-        """Returns memory of the device. Raises Unavailable when there is none."""
+        """Returns memory of the device. Raises Unavailable when it has no room."""
         return self._pool(device_id).allocate(size)
 
     def pool_used_bytes(self, device_id: int) -> int:

@@ -42,7 +42,7 @@ class PinnedPool:
     """Host memory for copies from and to devices: pinned as far as the pool goes, ordinary beyond. Any thread."""
 
     def __init__(self, device: Device | None, size: int) -> None:
-        """`size` 0 means no pool. Where memory cannot be pinned there is none either, and a warning."""
+        """`size` 0 means no pool. Where memory cannot be pinned there is no pool either, and a warning is logged."""
         self.total_bytes = max(0, size)
         self._memory: Bytes | None = None
         self._block: _Block | None = None
@@ -116,7 +116,7 @@ class DevicePool:
         return 0 if self._block is None else self._block.used
 
     def allocate(self, size: int) -> DeviceMemory:
-        """Returns memory, the pool's as long as that has any. Raises Unavailable when the device has none, either."""
+        """Returns memory, the pool's as long as that has any. Raises Unavailable when the device has no room, either."""
         block = self._block
         begin = None if block is None else block.take(size)
         if block is None or begin is None:

@@ -206,14 +206,14 @@ class _TrioWaker:
         self._event = trio.Event()
 
 
-_OTHER_LOOP = "the request was begun in another event loop: its responses are for a task of that one"
+_OTHER_LOOP = "the request was started in another event loop; take its responses there"
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
-        raise InvalidArgument("requests of tasks are for a running event loop of asyncio or Trio, and none runs here") from None
+        raise InvalidArgument("async inference needs a running asyncio or Trio loop") from None
 
 
 def _waker() -> _AsyncioWaker | _TrioWaker:

@@ -1,4 +1,4 @@
-"""EngineThread: a running server in a thread of its own, and the way to it from other threads."""
+"""EngineThread: a running server in its own thread, and the way to it from other threads."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class EngineThread:
         try:
             running = self._started.get().unwrap()
         except BaseException:  # Ctrl-C as well
-            self.ask_stop("the start was given up")
+            self.ask_stop("the start was cancelled")
             self._thread.join()
             raise
         self.services: Services = running.services
@@ -129,7 +129,7 @@ class EngineThread:
         """Call this, which must not raise, on the server's thread, soon. Raises Unavailable when the server has stopped, and in a
         process that was forked."""
         if self._token is None or self._process is not _process:
-            raise Unavailable("this process was forked from the one that the server runs in: start a server of its own")
+            raise Unavailable("the server belongs to the parent process; start a new one after fork()")
         try:
             self._token.run_sync_soon(call)
         except trio.RunFinishedError:

@@ -21,9 +21,9 @@ from tpy.units import NS_PER_S
 
 
 class RequestOptions(TypedDict, total=False):
-    """The options of a request. `outputs`: the names of those that are wanted (default: all); `id`; `parameters`;
+    """The options of a request. `outputs`: the names of the wanted outputs (default: all); `id`; `parameters`;
     `sequence_id` (a number or text), `sequence_start`, `sequence_end`; `priority` (0: the model's default); `timeout_us` of its
-    queue; `timeout_s`: when the answer is not there by then, the request ends with Unavailable."""
+    queue; `timeout_s`: a request without an answer by then ends with Unavailable."""
 
     outputs: Sequence[str]
     id: str
@@ -90,7 +90,7 @@ class Model:
 
     def infer(self, inputs: Mapping[str, object], **options: Unpack[RequestOptions]) -> Response:
         """Returns the only response. `inputs` are arrays, anything that offers DLPack, or (lists of) numbers and strings; arrays
-        are not copied, and are not to be written to before the response. For models that send any number of responses:
+        are not copied, and must not be written to before the response. For models that send any number of responses:
         `stream`."""
         found = None
         request = self._request(inputs, options)
@@ -106,7 +106,7 @@ class Model:
         return self._required(found)
 
     async def infer_async(self, inputs: Mapping[str, object], **options: Unpack[RequestOptions]) -> Response:
-        """The same for a task on asyncio or Trio; when the task is cancelled, so is the request. For `inputs` that are no arrays
+        """The same for a task on asyncio or Trio; when the task is cancelled, so is the request. For `inputs` other than arrays
         the model's data types are asked for, which blocks for a moment."""
         found = None
         async with aclosing(self.stream_async(inputs, **options)) as responses:
@@ -116,7 +116,7 @@ class Model:
 
     def stream(self, inputs: Mapping[str, object], **options: Unpack[RequestOptions]) -> Iterator[Response]:
         """Yields the responses of the request, as many as the model sends. A request whose responses are not read to the end is
-        cancelled when the iterator is closed or dropped; one that is read slowly slows the model down."""
+        cancelled when the iterator is closed or dropped; a slow reader slows the model down."""
         request = self._request(inputs, options)
         call, get = self._call(request)
         try:

@@ -12,11 +12,11 @@ _UINT64_END = 1 << 64
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raises InvalidArgument for an option that there is none of, and for a value that it cannot have."""
+    """Raises InvalidArgument for an unknown option, and for a value that an option cannot have."""
     for name, value in options.items():
         known = _OPTIONS.get(name)
         if known is None:
-            raise InvalidArgument(f"'{name}' is no option of a request; there are {', '.join(_OPTIONS)}")
+            raise InvalidArgument(f"'{name}' is not an option of a request; expected {', '.join(_OPTIONS)}")
         is_right, expected = known
         if not is_right(value):
             raise InvalidArgument(f"option '{name}': expected {expected}, got {value!r}")

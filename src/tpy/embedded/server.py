@@ -39,15 +39,14 @@ _PORTS = {"http": "allow_http", "grpc": "allow_grpc", "metrics": "allow_metrics"
 class Server:
     """A server with the models of `model_repository` (a folder or several), for a program.
 
-    `options` are the flags of `tpy serve` with underscores: `http_port=8000, load_model=["a", "b"], backend_config=[...]`. In
-    contrast to the command no port is open unless one of its flags is given (`http_port=8000`, `allow_grpc=True`), and models are
-    loaded and unloaded on call (`model_control_mode="explicit"`) after those of the repository have been loaded, unless
-    `load_model` or `model_control_mode` says otherwise. Logging is the program's own: the loggers `tpy`, `tpy_control`,
-    `tpy_data`.
+    `options` are the flags of `tpy serve` with underscores: `http_port=8000, load_model=["a", "b"], backend_config=[...]`. Unlike
+    the command, it opens a port only if one of its flags is given (`http_port=8000`, `allow_grpc=True`). The models of the
+    repository are loaded at the start, and others on request (`model_control_mode="explicit"`), unless `load_model` or
+    `model_control_mode` says otherwise. It logs to the program's loggers `tpy`, `tpy_control` and `tpy_data`.
 
-    Used as `with Server(...) as server` or `async with`, or by `start` and `stop`. Every method may be called from any thread
-    and blocks it; those of `Model` have forms for asyncio and Trio. Raises TpyError: InvalidArgument for an option that is none
-    or has no such value, Unavailable when the server cannot start, has stopped, or runs in another process.
+    Use it as `with Server(...) as server` or `async with`, or call `start` and `stop`. Every method may be called from any thread
+    and blocks it; `Model`'s methods have forms for asyncio and Trio. Raises TpyError: InvalidArgument for an unknown option or a
+    wrong value, Unavailable when the server cannot start, has stopped, or runs in another process.
     """
 
     def __init__(self, model_repository: str | Path | Sequence[str | Path] = (), **options: OptionValue) -> None:
@@ -146,8 +145,8 @@ class Server:
         return self._running.run_async(lambda: self._running.services.repository.index(ready_only=ready_only))
 
     def load(self, name: str, *, config: Mapping[str, object] | None = None, files: Mapping[str, bytes] | None = None) -> None:
-        """Load or reload a model and return when it serves; `config` and `files` (by `<version>/<name>`) take the place of those
-        in the repository. Raises why it does not; Unavailable in another mode than explicit."""
+        """Load or reload a model and return when it serves; `config` and `files` (by `<version>/<name>`) replace the
+        repository's. Raises the reason if it fails; Unavailable in any mode but explicit."""
         _require_text("the name of a model", name)
         for path, content in (files or {}).items():
             if not isinstance(path, str) or not isinstance(content, bytes):
@@ -155,7 +154,7 @@ class Server:
         try:
             config_json = None if config is None else orjson.dumps(config).decode()
         except TypeError as error:
-            raise InvalidArgument(f"model '{name}': expected a configuration that JSON can say: {error}") from None
+            raise InvalidArgument(f"model '{name}': expected a configuration that JSON can represent: {error}") from None
         request = LoadRequest(
             model_name=name,
             config_json=config_json,
@@ -264,12 +263,12 @@ def _ports(options: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
 
 
 def _texts(options: Mapping[str, OptionValue]) -> dict[str, tuple[str, ...]]:
-    """The options as the texts of their flags, by field. Raises InvalidArgument for one that there is no flag for."""
+    """The options as the texts of their flags, by field. Raises InvalidArgument for an option without a flag."""
     texts = {}
     for option, value in options.items():
         flag = FLAG_BY_NAME.get(option.replace("_", "-"))
         if flag is None:
-            raise InvalidArgument(f"Server() got an option that is no flag of tpy serve: '{option}'")
+            raise InvalidArgument(f"Server() got an option that is not a flag of tpy serve: '{option}'")
         several = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
         texts[flag.field] = tuple(str(each) for each in several)
     return texts

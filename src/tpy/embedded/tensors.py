@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 def to_tensors(inputs: Mapping[str, object], describe: Callable[[], ModelDescription]) -> tuple[Tensor, ...]:
     """The tensors of `inputs`: arrays and what offers DLPack without a copy, where they are in host memory; strings, numbers and
-    lists of them as the model's data type, which `describe` is asked for. Raises InvalidArgument for what is none of these."""
+    lists of them as the model's data type, which `describe` is asked for. Raises InvalidArgument for anything else."""
     if type(inputs) is not dict and not isinstance(inputs, Mapping):
         raise InvalidArgument(_UNNAMED)
     return tuple([_to_tensor(name, value, describe) for name, value in inputs.items()])

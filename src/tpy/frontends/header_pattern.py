@@ -11,8 +11,8 @@ from tpy.errors import InvalidArgument
 class HeaderPattern:
     """A regular expression as Triton reads it: RE2's syntax, found anywhere in a name, ignoring case unless it says `(?-i)`.
 
-    RE2 takes linear time whatever the pattern and the name are. Raises InvalidArgument, naming the flag, for a text that is none.
-    """
+    RE2 takes linear time whatever the pattern and the name are. Raises InvalidArgument, naming the flag, for an invalid
+    expression."""
 
     def __init__(self, text: str, *, flag: str) -> None:
         options = re2.Options()

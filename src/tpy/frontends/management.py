@@ -1,4 +1,4 @@
-"""The management port: HTTP's API at an address of its own, where alone models are loaded and settings changed."""
+"""The management port: HTTP's API at a separate address, the only one where models are loaded and settings changed."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def asks_for_openmetrics(accept: str) -> bool:
 
 
 def _weight(parameters: Sequence[str]) -> float:
-    """1 without one, 0 for one that is none."""
+    """1 without a weight, 0 for an invalid one."""
     text = next((text[2:] for text in parameters if text.startswith("q=")), "1")
     try:
         return float(text) if len(text) < 8 else 0.0

@@ -1,5 +1,5 @@
-"""Restricted APIs: which calls are served only to those who send a key, and which at the management address. One notation for all
-frontends."""
+"""Restricted APIs: which calls are served only to clients that send a key, and which only at the management address. One notation
+for all frontends."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def restricting_headers(values: Mapping[str, Value]) -> frozenset[str]:
 
 
 def is_managed_elsewhere(values: Mapping[str, Value]) -> bool:
-    """Returns whether the calls of MANAGEMENT have an address of their own."""
+    """Returns whether the calls of MANAGEMENT have a separate address."""
     return bool(values["management_address"])
 
 

@@ -125,8 +125,8 @@ class Frontend:
 @cache
 def frontends() -> Mapping[str, Frontend]:
     """All frontends that are installed, by the name of the entry point, in the order of these names. Raises RuntimeError when
-    there are none: then the installation is older than the source that runs; Unavailable for one that cannot be loaded, and for
-    two that want the same name or flag."""
+    no frontend is installed: then the installation is older than the source that runs; Unavailable for one that cannot be loaded,
+    and for two that want the same name or flag."""
     found = installed(GROUP)
     if not found:
         raise RuntimeError(

@@ -2,7 +2,7 @@
 
 A browser sends requests for any page that is open in it, also to addresses that only its machine reaches. It says so: by `Origin`
 where something may change, and by `Sec-Fetch-Site`. A page whose name was made to lead to this server (DNS rebinding) is of the
-same origin, but the name in `Host` is not one of the server's. Programs that are no browsers send neither header.
+same origin, but the name in `Host` is not one of the server's. Programs other than browsers send neither header.
 """
 
 from __future__ import annotations
@@ -95,8 +95,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_web_pages(values: Mapping[str, Value], *, address: str, hosts_only: bool = False) -> WebPages:
-    """The pages that may change something at a port of this address. Raises InvalidArgument for an origin or a host that is
-    none."""
+    """The pages that may change something at a port of this address. Raises InvalidArgument for an invalid origin or host."""
     v = read_values(values, _Values)
     for origin in v.allowed_origin:
         if _ORIGIN.fullmatch(origin.lower()) is None:

@@ -1,5 +1,4 @@
-"""All bounds of the server, each with the reason for its value: those of areas that have many in modules of
-their own."""
+"""All bounds of the server, each with the reason for its value. Areas with many bounds have separate modules."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ from tpy.units import GIB, KIB, MIB, NS_PER_MS, NS_PER_S
 
 REQUEST_BODIES_BYTES_MAX: Final = 2048 * MIB
 """Request bodies that are being received or decoded, of all HTTP connections of a process together; what goes beyond it is
-refused (503), as waiting for others to end would be waiting for those who never end. Each counts with what has arrived, from 64
-KiB on: 170 images of 12 MB at the same moment, or 32 bodies of the largest default size. Not less than one body may have."""
+refused (503), as waiting for others to end could mean waiting for bodies that never end. Each counts with what has arrived, from
+64 KiB on: 170 images of 12 MB at the same moment, or 32 bodies of the largest default size. Not less than one body may have."""
 
 ECHO_CHARACTERS_MAX: Final = 1024
 """Characters of one name, id or value that an error text or a log line repeats: far above real ones, far below a request."""
@@ -37,7 +36,7 @@ TRACES_COLLECTED_MAX: Final = 10_000
 """Traces that are kept in memory for one file, whatever --trace-config says: some 20 MB without tensors."""
 
 TRACES_HELD_BYTES_MAX: Final = 64 * MIB
-"""Tensors that all traces have which are not written yet; those that find no room are left out."""
+"""Tensors of all traces that are not written yet; tensors beyond it are left out."""
 
 TRACES_CLOSE_S_MAX: Final = 5.0
 """A server that stops waits so long for traces to be written or sent."""
@@ -113,7 +112,7 @@ REGION_SIGNALS_APART_S_MAX: Final = 0.1
 longer all the time leaves some that are further apart."""
 
 CUDA_GRAPHS_MAX: Final = 64
-"""Shapes of batches of an ONNX instance that are captured as CUDA graphs: each keeps buffers of its own on the device. Other
+"""Shapes of batches of an ONNX instance that are captured as CUDA graphs: each keeps separate buffers on the device. Other
 shapes run as without graphs."""
 
 OPEN_FILES_WANTED: Final = 65_536
@@ -166,10 +165,10 @@ LOAD_RATE_S_MIN: Final = 1.0
 """The time over which `endpoint-load-metrics` counts requests a second, at least."""
 
 PRIORITY_LEVELS_MAX: Final = 1024
-"""`dynamic_batching.priority_levels`: each level is a queue of its own that is looked at when a batch is formed."""
+"""`dynamic_batching.priority_levels`: each level is a separate queue that is looked at when a batch is formed."""
 
 CLASSES_MAX: Final = 1_048_576
-"""Classes of all rows of an output together: each is an object of its own."""
+"""Classes of all rows of an output together: each is a separate object."""
 
 CLASSIFICATION_ELEMENTS_MAX: Final = 1_000_000
 """Elements of one row that classification sorts, as Triton 2.73."""
@@ -178,7 +177,7 @@ TENSOR_DIMS_MAX: Final = 32
 """Dimensions of a tensor: what every supported numpy can hold."""
 
 BYTES_ELEMENTS_MAX: Final = 1_048_576
-"""Elements of a BYTES tensor in a request. Each is an object of its own: as many take some tens of milliseconds to let go of, in
+"""Elements of a BYTES tensor in a request. Each is a separate object: this many take some tens of milliseconds to free, in
 which nothing else can run, and many times their bytes in memory."""
 
 SEQUENCES_LIVE_MAX: Final = 65_536
@@ -213,8 +212,8 @@ CONTROL_PARSING_THREADS_MAX: Final = 2
 server's loop from the interpreter."""
 
 CONTROL_SCANNING_THREADS_MAX: Final = 8
-"""Threads that look at the files of models at the same time. They mostly wait for the file system; when one hangs, so many models
-can hang on it before the others are no longer looked at."""
+"""Threads that look at the files of models at the same time. They mostly wait for the file system; when the file system hangs,
+this many models can hang before the others are no longer looked at."""
 
 FINGERPRINT_DIGEST_BYTES_MAX: Final = 16 * MIB
 """Files of a model up to this size are compared by content, so that a `touch` reloads nothing; larger ones by size, time and
@@ -266,7 +265,7 @@ OVERLAP_TRIAL_BATCHES: Final = 8
 them, and enough for one that nothing disturbed."""
 
 WORKER_CHECK_S: Final = 1.0
-"""Seconds between two looks whether an instance in a process of its own lives while it executes. Its end is seen at once, but not
+"""Seconds between two checks that an instance in a separate process is alive while it executes. Its end is seen at once, but not
 where another process holds its connection open."""
 
 LONG_EXECUTION_S: Final = 10.0
@@ -283,7 +282,7 @@ FAILURE_REPORTS_INSTANCES_MAX: Final = 4096
 """Instances whose failures are counted at a time: names of models come and go."""
 
 ARCHIVE_RATIO_MAX: Final = 50
-"""Bytes of an unpacked archive for each of its own: execution environments have 2 to 5, models less, a bomb has a thousand."""
+"""Unpacked bytes per byte of an archive: execution environments have 2 to 5, models less, a bomb has a thousand."""
 
 ARCHIVE_BYTES_FREE: Final = GIB
 """Accepted whatever the archive's size."""
@@ -302,7 +301,7 @@ WORKER_MESSAGES_AT_ONCE_MAX: Final = 64
 """Messages of one worker that the Trio thread handles in one go: some milliseconds, then it is the turn of others."""
 
 WORKER_MESSAGES_UNREAD_MAX: Final = 65_536
-"""Messages that wait for a worker to read them; one that has so many and goes on sending is ended. All calls that a model may
+"""Messages that wait for a worker to read them; a worker with this many that goes on sending is ended. All calls that a model may
 make at once, with all responses that may wait, stay below."""
 
 UNREPORTED_NS_MAX: Final = 2_000_000
@@ -338,7 +337,7 @@ LOOP_TURN_TASKS_MAX: Final = 8
 """Tasks in that line that go on in each turn, with a step each (three milliseconds at most)."""
 
 POLLED_CONNECTIONS_MAX: Final = 128
-"""Connections of a port that are read in one turn of the loop; the kernel goes round those that are ready."""
+"""Connections of a port that are read in one turn of the loop; the kernel takes turns among ready ones."""
 
 DECOUPLED_RESPONSES_WAITING_MAX: Final = 64
 """Responses of one decoupled request that were sent and not taken; with as many its model waits. Enough that a fast model and
@@ -373,7 +372,7 @@ ACCESS_TOKENS_REMEMBERED_MAX: Final = 4096
 """Tokens of which it is remembered that they are good: 2 MB. The oldest goes when another comes."""
 
 ACCESS_SUBJECTS_MAX: Final = 16_384
-"""Subjects of tokens whose rates are counted: 10 MB. Beyond it those that have nothing running begin anew."""
+"""Subjects of tokens whose rates are counted: 10 MB. Beyond it, subjects with nothing running begin anew."""
 
 ACCESS_MODELS_REMEMBERED_MAX: Final = 1024
 """Names of models of which it is remembered whether a pattern matches them."""

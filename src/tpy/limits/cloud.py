@@ -10,7 +10,7 @@ CLOUD_CACHE_BYTES_DEFAULT: Final = 100 * 1024 * MIB
 """Local copies of models: the default of --repository-cache-byte-size, some tens of large models."""
 
 CLOUD_REQUESTS_MAX: Final = 8
-"""Requests to all repositories at a time. So many fill the usual 10 Gbit/s, and are far below what a bucket refuses."""
+"""Requests to all repositories at a time. Enough to fill the usual 10 Gbit/s, and far below what a bucket refuses."""
 
 CLOUD_BLOCK_BYTES: Final = 8 * MIB
 """Larger files are fetched in parts of this size, several at a time; one that fails is all that is fetched again. With

@@ -72,10 +72,10 @@ GRPC_INLINE_STRINGS_MAX: Final = 8_192
 
 GRPC_CONTENTS_FIELDS_MAX: Final = 16_777_216
 """Strings of one input in bytes_contents, beyond GRPC_CONTENTS_PARSE_BYTES_MAX: as many as a raw tensor of
-HTTP_INPUT_BYTES_MAX_DEFAULT can have. Each is looked at alone, some seconds for so many (in a thread)."""
+HTTP_INPUT_BYTES_MAX_DEFAULT can have. Each is looked at alone, some seconds for this many (in a thread)."""
 
 GRPC_CONTENTS_PARSE_BYTES_MAX: Final = 2 * MIB
-"""Typed contents that are no packed numbers are given to protobuf up to this size: 8 ms at most, while nothing else runs."""
+"""Typed contents other than packed numbers are given to protobuf up to this size: 8 ms at most, while nothing else runs."""
 
 GRPC_INLINE_BYTES_MAX: Final = 64 * KIB
 """An inference request without its tensors, and typed contents, are parsed on the loop up to this size (three milliseconds at
@@ -113,7 +113,7 @@ GRPC_UNPACKED_BYTES_FREE: Final = 64 * MIB
 zeros shrink to a thousandth."""
 
 GRPC_UNPACKED_RATIO_MAX: Final = 100
-"""Larger messages may become so many times as large as they arrived: far beyond what compression makes of data that is not
+"""Larger messages may become this many times as large as they arrived: far beyond what compression makes of data that is not
 constant, while a few megabytes cannot become the two gigabytes that a message may have."""
 
 GRPC_CODEC_THREADS_MAX: Final = 4
@@ -165,7 +165,7 @@ some because of what they receive, so headers and data that we send earn GRPC_ID
 each call, so calls that they cancel do too, which are counted on their own."""
 
 GRPC_IDLE_FRAMES_PER_S_MAX: Final = 10
-"""Those that may come without any answers of ours, in the long run."""
+"""Frames that may come without any answers of ours, in the long run."""
 
 GRPC_IDLE_FRAMES_PER_ANSWER_FRAME: Final = 4
 """A client answers a frame of data with at most two window updates and a ping."""
@@ -175,7 +175,7 @@ GRPC_RESETS_BURST_MAX: Final = 1000
 they would evade the bound on streams. Every answered call earns one back."""
 
 GRPC_RESETS_PER_S_MAX: Final = 200
-"""Those that may come without any answers of ours, in the long run."""
+"""Resets that may come without any answers of ours, in the long run."""
 
 GRPC_HEADER_FRAMES_MAX: Final = 16
 """HTTP/2 frames in one header block; more than any client needs for as many bytes as we take."""

@@ -28,7 +28,7 @@ LOAD_CREDIT_BYTES: Final = 16 * MIB
 """Windows of HTTP/2 are given back in lots of so much: small beside the window, and seldom."""
 
 LOAD_LATENCIES_KEPT_MAX: Final = 65_536
-"""Latencies are kept as they are up to so many, then counted by numpy: 512 KiB, and some ten nanoseconds for each."""
+"""Latencies are kept as they are up to this many, then counted by numpy: 512 KiB, and some ten nanoseconds for each."""
 
 LOAD_RECORDS_KEPT_MAX: Final = 2_000_000
 """Requests whose times are kept for --profile-export-file: 100 MB in a file. Later ones are not recorded, and counted as such."""

@@ -47,7 +47,7 @@ LOG_WAITING_CHARACTERS_MAX: Final = 8 * MIB
 dropped and counted: no request waits for whoever reads a log."""
 
 LOG_PIECE_CHARACTERS_MAX: Final = 4 * KIB
-"""Whole lines are written together up to so many characters: a pipe takes 4 KiB in one piece, so that the lines of several
+"""Whole lines are written together up to this many characters: a pipe takes 4 KiB in one piece, so that the lines of several
 processes do not mix."""
 
 LOG_PAUSE_S: Final = 0.01

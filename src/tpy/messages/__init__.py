@@ -1,4 +1,4 @@
-"""The values that the parts of the server exchange: frozen, without behaviour of their own.
+"""The values that the parts of the server exchange: frozen, without behaviour.
 
 Nothing here knows a protocol (JSON, protobuf, HTTP) and nothing here knows the engine.
 """

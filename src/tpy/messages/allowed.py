@@ -17,7 +17,7 @@ def tensor_text(name: str, datatype: DataType, shape: Sequence[int]) -> str:
 
 
 def with_hint(text: str, hint: str) -> str:
-    """The text of an error and a hint behind it: a sentence of its own where the text ends one."""
+    """The text of an error and a hint behind it: as a new sentence if the text ends with one."""
     if not hint:
         return text
     return f"{text} {hint[0].upper()}{hint[1:]}" if text.endswith(".") else f"{text}; {hint}"
@@ -34,8 +34,8 @@ def allowed_outputs(outputs: Iterable[Described]) -> str:
 
 
 def allowed_datatypes(given: str) -> str:
-    """A hint for the refusal of a word that is no datatype."""
-    return f"'{echo(given)}' is none of {', '.join(BY_WORD)}"
+    """A hint for the refusal of a word that is not a datatype."""
+    return f"'{echo(given)}' is not one of {', '.join(BY_WORD)}"
 
 
 def taken_for_parameters(names: Iterable[str]) -> str:

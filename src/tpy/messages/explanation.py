@@ -65,7 +65,7 @@ class SequenceActivity(msgspec.Struct, frozen=True, kw_only=True):
 class QueueActivity(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of a model version that have no answer yet. `executing` are on instances; `prefetched` were given to an
     instance that executes something before them; the others wait in `levels`. `due_ns`: the time after which a batch that
-    is being formed is executed as it is. `tenants` are those that the `levels` are shared by."""
+    is being formed is executed as it is. `tenants` are the tenants that share the `levels`."""
 
     waits_for: WaitReason = WaitReason.NOTHING
     executing: int = 0
@@ -192,7 +192,7 @@ class BatchingRules(msgspec.Struct, frozen=True, kw_only=True):
 
 class RecentActivity(msgspec.Struct, frozen=True, kw_only=True):
     """The last seconds, as far as instances remember their batches: `busy` is the share of `window_ns` in which an instance
-    executed, as a mean of those that take batches."""
+    executed, as a mean over the instances that take batches."""
 
     window_ns: int = 0
     batches: int = 0
@@ -210,7 +210,7 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentLatency(msgspec.Struct, frozen=True, kw_only=True):
-    """The last ten seconds: so many `requests` were answered, `total` from their arrival to their answer, `queue` before they
+    """The last ten seconds: `requests` were answered, `total` from their arrival to their answer, `queue` before they
     were executed. Kept only while somebody asks: the first explanation finds none."""
 
     requests: int = 0

@@ -86,7 +86,7 @@ class ConfigProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 class ConfigCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of a model as it was checked, without loading anything. `text` is what was checked, of `file` in the
-    model's folder, "" where it was given or where there is none. `config_json` is the same, normalised and in JSON, "" where it
+    model's folder, "" if it was given or is missing. `config_json` is the same, normalised and in JSON, "" where it
     cannot be read. Of the version folders (`versions`) its policy selects `selected`."""
 
     problems: tuple[ConfigProblem, ...]
@@ -99,7 +99,7 @@ class ConfigCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A load call. `config_json` replaces config.pbtxt for this load; `files` maps `<version>/<path>` to content and makes a
-    model directory of its own (needs `config_json`). Sizes are bounded by `limits.LOAD_OVERRIDE_BYTES_MAX`."""
+    separate model directory (needs `config_json`). Sizes are bounded by `limits.LOAD_OVERRIDE_BYTES_MAX`."""
 
     model_name: str
     config_json: str | None = None

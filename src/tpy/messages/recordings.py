@@ -21,7 +21,7 @@ class RecordingState(enum.Enum):
     """The recording of a server."""
 
     OFF = "off"
-    """There was none since the server started."""
+    """No recording since the server started."""
     RECORDING = "recording"
     STOPPED = "stopped"
 

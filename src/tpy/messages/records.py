@@ -1,4 +1,4 @@
-"""RequestRecord: what happens to one request, and when, for those who observe requests (`tpy.observers`)."""
+"""RequestRecord: what happens to one request, and when, for observers of requests (`tpy.observers`)."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class RequestRecord:
             self.finish(now_ns)
 
     def fail(self, error: TpyError) -> None:
-        """The answer is this error, unless it is known already why there is none."""
+        """The answer is this error, unless another reason for a missing answer is already known."""
         if self.status in ("", "OK"):
             self.status, self.error = error.code.value, error.message
 

@@ -45,7 +45,7 @@ class ResponseStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Of decoupled models, per index of a response within its request, which counts from 0. `compute_infer` is from the response
     before (or the start of the batch) until the model sent this one, `compute_output` from then until it was delivered;
     `success`, `fail`, `empty_response` and `cancel` are both together, of responses with outputs, with an error, with neither
-    (a final flag alone, or no outputs), and of those that would have been the next when the request was cancelled."""
+    (a final flag alone, or no outputs), and of responses that would have been next when the request was cancelled."""
 
     index: int
     compute_infer: Duration = Duration()
@@ -67,7 +67,7 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
 class FailureCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Failed requests by the `reason` label of nv_inference_request_failure, and those refused on arrival: `refused_invalid` were
     malformed, `refused_queue_full` found a full queue, `refused_unavailable` a version that takes none any more. Triton does not
-    count the latter three, so they have a family of their own."""
+    count the latter three, so they have a separate family."""
 
     rejected: int = 0
     canceled: int = 0
@@ -134,7 +134,7 @@ class CacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 class ModelCounters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One model version in the overview: what of its statistics is compared from moment to moment. Times are sums in nanoseconds
-    over `requests`, those that succeeded; `last_request_ms` and `memory_bytes` as in `ModelStatistics`, of all devices."""
+    over `requests`, the successful ones; `last_request_ms` and `memory_bytes` as in `ModelStatistics`, of all devices."""
 
     name: str
     version: int

@@ -32,7 +32,7 @@ _CHANGES = DeploymentActorConfig(
 
 def build(arguments: Mapping[str, Any]) -> serve.Application:
     """The application for `serve run tpy.ray:app repository=FOLDER ...`, `serve deploy` and Python programs. Raises
-    InvalidArgument for arguments that are none, or have no such value."""
+    InvalidArgument for unknown arguments and wrong values."""
     given = read_arguments(arguments)
     given = msgspec.structs.replace(given, repository=tuple(map(absolute, given.repository)))
     server_of(given)  # refuses unknown flags here, not on every node
@@ -59,7 +59,7 @@ def untried() -> str:
     """The sentence about another Ray than was tried; "" for that one."""
     if ray.__version__.startswith(f"{RAY_TRIED}."):
         return ""
-    return f"tpy.ray was tried with Ray {RAY_TRIED}, this is Ray {ray.__version__}"
+    return f"tpy.ray was tested with Ray {RAY_TRIED}, this is Ray {ray.__version__}"
 
 
 def deployment_options(arguments: Arguments) -> dict[str, Any]:

@@ -22,7 +22,7 @@ _FILE = "config.pbtxt"
 
 
 def config_of(folder: Path) -> ModelConfig:
-    """The configuration in a model's folder, an empty one where there is none. Raises InvalidArgument."""
+    """The configuration in a model's folder, an empty one if the file is missing. Raises InvalidArgument."""
     file = folder / _FILE
     if not file.is_file():
         return ModelConfig()

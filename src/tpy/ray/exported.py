@@ -13,7 +13,7 @@ from tpy.limits import RAY_METRICS_PERIOD_S
 
 _COUNTED = ("counter", "histogram", "summary")
 _OWN_LABELS = ("deployment", "replica", "application", "route")
-"""Those that Serve adds."""
+"""The labels that Serve adds."""
 
 
 class ExportedMetrics:

@@ -53,7 +53,7 @@ def methods() -> dict[str, tuple[str, bool]]:
     for service in (INFERENCE, HEALTH):
         for method in POOL.FindServiceByName(service).methods:
             found[method.name] = (f"/{service}/{method.name}", method.server_streaming)
-    del found["Watch"]  # one request, many answers, without an end: Ray's proxies have health checks of their own
+    del found["Watch"]  # one request, many answers, without an end: Ray's proxies have their own health checks
     return found
 
 
@@ -242,7 +242,7 @@ class GrpcBridge:
         """The answers of a stream. Raises CallFailed with the status in `context`."""
         handler = self._handlers[path]
         if not isinstance(handler, StreamHandler):
-            raise TypeError(f"{path} is no stream")
+            raise TypeError(f"{path} is not a streaming call")
         call = _StreamCall(path, context)
         engine = self._engine
         try:

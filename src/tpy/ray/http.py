@@ -230,7 +230,7 @@ class _Exchange:
 
 def _request(scope: Event) -> HttpRequest:
     """The request of this scope, without its body. Its target is what the client asked for, whatever prefix leads to this
-    application: `/v2/models/NAME` is a part of Triton's routes. What has a version of its own behind the prefix, as
+    application: `/v2/models/NAME` is a part of Triton's routes. A path with another version behind the prefix, as
     `/v2/models/NAME/v1/completions`, is a route of another API."""
     headers = [(bytes(name), bytes(value)) for name, value in scope["headers"]]
     query = scope.get("query_string", b"")

@@ -174,7 +174,7 @@ def fitted(array: Array, wanted: np.dtype[Any], name: str) -> Array:
 
 
 def column_of(values: Array | None, rows: int, dims: Sequence[int], dtype: np.dtype[Any]) -> Any:
-    """The outputs of so many rows as a column of Arrow, without a copy where it can have their memory; nulls for None. One value
+    """The outputs of `rows` rows as an Arrow column, without a copy where it can have their memory; nulls for None. One value
     is itself, several are lists, of a fixed size where `dims` of the model's configuration say it, and numbers of several such
     dimensions are Ray's tensors, which know no null: zeros. All tables of a data set have the same type."""
     if not dtype.isbuiltin:

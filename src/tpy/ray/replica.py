@@ -227,13 +227,13 @@ def start(arguments: Arguments, replica: str) -> _Server:
 
 
 def server_of(arguments: Arguments) -> _Server:
-    """The server that these arguments ask for, not started. Raises InvalidArgument for one that is no flag of tpy serve."""
+    """The server that these arguments ask for, not started. Raises InvalidArgument for one that is not a flag of tpy serve."""
     unknown = [name for name in arguments.flags if name.replace("_", "-") not in FLAG_BY_NAME]
     if unknown:
-        raise InvalidArgument(f"tpy.ray got what is no argument of tpy.ray and no flag of tpy serve: '{unknown[0]}'")
+        raise InvalidArgument(f"tpy.ray got an unknown argument, which is not a flag of tpy serve either: '{unknown[0]}'")
     flags: dict[str, Any] = {"allow_http": True, "allow_grpc": True, **arguments.flags}
     if arguments.calls:
-        flags["load_model"] = arguments.beside  # its own model comes after those that it calls
+        flags["load_model"] = arguments.beside  # its own model comes after the models that it calls
     elif arguments.model:
         flags["load_model"] = (arguments.model, *arguments.beside)
     elif arguments.models:

@@ -101,7 +101,7 @@ class Recording:
         return self._match(model) is not None
 
     def chooses(self, model: str, sequence: SequencePosition | None) -> bool:
-        """Returns True for a request that is in the sample: one in so many, sequences as wholes."""
+        """Returns True for a request in the sample, which takes sequences as a whole."""
         if sequence is None:
             return self._next()
         key = model, sequence.correlation_id
@@ -122,7 +122,7 @@ class Recording:
         return True
 
     def reserve(self, request: HeldRequest, size: int) -> bool:
-        """Returns True when there is room for so many bytes of copies; without, the request is left out."""
+        """Returns True when there is room for `size` bytes of copies; otherwise the request is left out."""
         in_memory = self._held_bytes - self.file.given_back + size
         if request.held_bytes + size > RECORDING_ENTRY_BYTES_MAX or in_memory > RECORDING_HELD_BYTES_MAX:
             self.drop(request)
@@ -165,8 +165,8 @@ class Recording:
 
 
 class Recorder(RequestObserver):
-    """Makes one recording at a time, in a file of its own in `directory`; None: none at all. Parameters
-    with the names `credentials` (in lower case) are left out, as are those that always are credentials. For one Trio thread."""
+    """Makes one recording at a time, in a new file in `directory`; None: recordings are off. Parameters with the names
+    `credentials` (in lower case) are left out, as are the usual names of credentials. For one Trio thread."""
 
     active = False
     """True while a recording is made, and until the first request after one that ended by itself."""
@@ -183,8 +183,8 @@ class Recorder(RequestObserver):
     # The recording, as tpy.services.RecordingService has it
 
     async def change(self, options: RecordingOptions | None) -> RecordingStatus:
-        """Start a recording, with None stop the one that is made. Raises Unsupported where none can be made, AlreadyExists while
-        one is made, InvalidArgument for bounds that are none, Internal when the file cannot be written."""
+        """Start a recording; with None stop the current one. Raises Unsupported without --recording-directory, AlreadyExists
+        during a recording, InvalidArgument for invalid bounds, Internal when the file cannot be written."""
         async with self._changes:
             if options is not None:
                 await self._start(options)
@@ -292,7 +292,7 @@ class Recorder(RequestObserver):
         taken.request = _to_keep(request, self._credentials)
 
     def responded(self, record: RequestRecord, response: InferenceResponse) -> None:
-        """Keep the response. The one that only says that there are no more is none."""
+        """Keep the response. One that only says that there are no more does not count."""
         taken: HeldRequest | None = record.attachments.get(self)
         if taken is None or taken.dropped or (not response.outputs and response.error is None):
             return

@@ -1,4 +1,4 @@
-"""RecordingFile: the file of one recording, written by a thread of its own, so that no disk holds up the loop."""
+"""RecordingFile: the file of one recording, written by a separate thread, so that a slow disk does not hold up the loop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RecordingFile:
         self.reason = ""
         self.requests = 0
         self.waiting = 0
-        """Requests that were put; the thread that writes counts those that it is done with in `_done`."""
+        """Requests that were put; the thread that writes counts finished ones in `_done`."""
         self.given_back = 0
         self.left_out = 0
         self._done = 0

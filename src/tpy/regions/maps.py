@@ -133,8 +133,8 @@ def is_usable() -> bool:
 
 
 def _repair(number: int, frame: FrameType | None) -> None:
-    """Let the copies end that cannot go on. A thread that waits for that gets the signal again and again: those that come in the
-    middle of a repair are left to it, or each would begin another within the one before, without end."""
+    """Let the copies end that cannot go on. A thread that waits for that gets the signal again and again: signals during a repair
+    are left to that repair, or each would begin another within the one before, without end."""
     global _repairing
     if _repairing:
         return

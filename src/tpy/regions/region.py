@@ -166,7 +166,7 @@ class SegmentRegion:
         return found
 
     def _check(self, used: maps.SegmentMap) -> None:
-        """Raise InvalidArgument, or OSError, when the copy that was made was none."""
+        """Raise InvalidArgument, or OSError, when the copy failed."""
         if used.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if used.lost:

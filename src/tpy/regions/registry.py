@@ -75,7 +75,7 @@ class RegionRegistry:
     """Implements tpy.services.SharedMemoryService: the one owner of what clients registered. Texts and codes are Triton's."""
 
     def __init__(self, devices: Devices = NO_DEVICES, *, enabled: bool = True) -> None:
-        """Memory of GPUs can be registered for those that are in `devices`."""
+        """Memory of GPUs can be registered for the ones in `devices`."""
         self._devices = devices
         self._enabled = enabled
         self._copies = RegionCopies()

@@ -16,7 +16,7 @@ RESERVED_PREFIX = "triton_python_backend_shm_region_"
 def open_segment(key: str) -> int:
     """Returns a descriptor of the segment `key`, as shm_open(3) finds it: its name has any number of slashes in front and no
     other. The caller closes it. Raises OSError, or ValueError for a key that no file system takes; links, folders and devices are
-    no segments."""
+    not segments."""
     name = key.lstrip("/")
     if not name or "/" in name or name in (".", ".."):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))

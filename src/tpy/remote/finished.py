@@ -71,7 +71,7 @@ class RemoteRecords:
         return record
 
     def finish(self, message: m.Finished) -> None:
-        """The request of this message is over. Those that nobody is told of have no record here."""
+        """The request of this message is over. Requests without an observer have no record here."""
         record = self._records.pop(message.number, None) if message.origin is None else self._open(message.origin, message.model)
         if record is not None:
             record.finish(message.finished_ns, message.status, message.error, response_bytes=message.response_bytes)

@@ -109,7 +109,7 @@ class Link:
         job_of: Callable[[msgspec.Struct], Callable[[], msgspec.Struct] | None] = lambda message: None,
     ) -> None:
         """Call `handle` with every message until the peer is at its end. When `job_of` returns a job for a message, a thread does
-        it first, and `handle` gets what it returns. Raises ProtocolError for what is none, and GONE."""
+        it first, and `handle` gets what it returns. Raises ProtocolError for anything but a message, and GONE."""
         splitter = FrameSplitter()
         while data := await self._wire.receive():
             for kind, payload in splitter.feed(data):

@@ -73,7 +73,7 @@ class OwnMemory:
             raise
 
     def release(self, offset: int) -> None:
-        """The block at `offset` is not read any more. Raises ProtocolError when there is none."""
+        """The block at `offset` is not read any more. Raises ProtocolError when there is no such block."""
         with self._lock:
             size = self._arena.release(offset)
         start = max(offset, REMOTE_ARENA_WARM_BYTES)

@@ -218,14 +218,14 @@ def _descriptors() -> Iterator[tuple[socket.socket, socket.socket, tuple[int, in
 
 
 async def _start(command: FrontendCommand, files: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start a process in a process group of its own: Ctrl-C in the terminal goes to the server, which stops them in order. Raises
+    """Start a process in its own process group: Ctrl-C in the terminal goes to the server, which stops them in order. Raises
     OSError."""
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", command.module, *map(str, files)],
             stdin=subprocess.DEVNULL,
-            stdout=2,  # what a library prints is no answer of anybody
+            stdout=2,  # what a library prints is not an answer
             pass_fds=(*files, *command.sockets),
             process_group=0,
         )

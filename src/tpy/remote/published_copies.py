@@ -40,7 +40,7 @@ class PublishedCopies:
 
 
 class HeldCopies:
-    """Those that one frontend process holds, however often."""
+    """The copies that one frontend process holds, however often."""
 
     def __init__(self, published: PublishedCopies) -> None:
         self._published = published

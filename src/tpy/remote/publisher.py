@@ -130,7 +130,7 @@ class Publisher:
                 subscription.late = True
 
     def _unaware(self, revision: int) -> list[Subscription]:
-        """Those that serve and have not seen `revision`."""
+        """The subscriptions that serve and have not seen `revision`."""
         return [each for each in self._subscriptions if 0 <= each.seen < revision and not each.late]
 
     def take_rows(self, rows: Iterable[IndexEntry]) -> None:

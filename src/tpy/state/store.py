@@ -41,7 +41,7 @@ LEGAL_MOVES: frozenset[tuple[ModelState | None, ModelState | None]] = frozenset(
         (ModelState.UNAVAILABLE, None),
     }
 )
-"""(from, to); None is absent. READY -> READY applies a new configuration in place."""
+"""(from, to); None: absent. READY -> READY applies a new configuration in place."""
 
 
 class IllegalMove(InvariantViolation):

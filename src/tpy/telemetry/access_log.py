@@ -1,4 +1,4 @@
-"""AccessLog: a line for each request that a client made, in a file of its own; and a warning for each that took long.
+"""AccessLog: a line for each request that a client made, in a separate file; and a warning for each slow one.
 
 A line is written when the answer has left. Requests that models make, and steps of ensembles, are part of another request, which
 has one. The text form:
@@ -34,7 +34,7 @@ STANDARD_OUTPUT = "-"
 
 class AccessLogOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`file` is a path, "-" for standard output, "" for no access log. One request in `sample` has a line there. A request that
-    takes `slow_ms` milliseconds or more is a warning in the server's log, 0: none is."""
+    takes `slow_ms` milliseconds or more is a warning in the server's log, 0: never."""
 
     file: str = ""
     format: str = "text"

@@ -256,7 +256,7 @@ class CustomMetrics:
         raise Unavailable(problem)
 
     def _require_no_overlap(self, name: str, kind: MetricKind) -> None:
-        """The lines of a histogram or summary have names of their own, which must not be another family's."""
+        """The lines of a histogram or summary have their own names, which must not be another family's."""
         families = [*((family.name, family.kind) for family in self._families.values()), *self._reserved.items()]
         taken = {line for family in families for line in _line_names(*family)}
         if not taken.isdisjoint(_line_names(name, kind)):

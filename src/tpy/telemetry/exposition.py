@@ -144,8 +144,8 @@ def _escape(value: str) -> str:
 
 
 def _escape_help(value: str) -> str:
-    """Texts may come from models, and no text makes a line of its own. Beside what the formats say also carriage returns and half
-    characters, which would make a line, or not be UTF-8."""
+    """Texts may come from models, and must not start a new line. Besides what the formats require, carriage returns and half
+    characters are escaped, which would start a line, or not be UTF-8."""
     value = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", " ")
     return value.encode("utf-8", "replace").decode()
 

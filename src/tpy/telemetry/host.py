@@ -65,7 +65,7 @@ class HostSampler:
         return self._families
 
     def sample(self) -> None:
-        """Take a sample. Where /proc cannot be read there is none."""
+        """Take a sample; an empty one if /proc cannot be read."""
         try:
             stat = _STAT.read_text(encoding="ascii")
             meminfo = _MEMINFO.read_text(encoding="ascii")

@@ -111,7 +111,7 @@ class QuantileWindow:
 
 def quantiles_of(summary: Summary) -> list[tuple[float, float]]:
     """The quantiles, each with the smallest duration in microseconds that so large a share of the newest did not exceed; NaN
-    where there are none."""
+    without durations."""
     counts: dict[int, int] = {}
     for part in summary.slices:
         for key, count in part.items():
@@ -129,7 +129,7 @@ def quantiles_of(summary: Summary) -> list[tuple[float, float]]:
 
 
 def _duration_us(key: int) -> float:
-    """The middle of those that are counted under the key."""
+    """The middle of the durations that are counted under the key."""
     shift = key >> _BITS
     if not shift:
         return key

@@ -74,7 +74,7 @@ _Item = str | LogFile | _Confirmation
 
 class LogWriter:
     """Owns `destination`, and the thread that writes to it, from the first line until `close`. When lines can be written again,
-    `on_recovered` is called in that thread with the number of those that were dropped."""
+    `on_recovered` is called in that thread with the number of dropped ones."""
 
     def __init__(self, destination: LogFile | LogStream, *, on_recovered: Callable[[int], None]) -> None:
         self.dropped = 0
@@ -143,7 +143,7 @@ class LogWriter:
             self._wake.release()
 
     def _start(self) -> None:
-        """Start the thread. Where the machine has none left, lines wait, as far as they fit, and the next one tries again."""
+        """Start the thread. If the machine has no threads left, lines wait, as far as they fit, and the next one tries again."""
         thread = threading.Thread(target=self._run, name="log", daemon=True)
         with contextlib.suppress(RuntimeError):
             thread.start()

@@ -234,7 +234,7 @@ LATENCY_FAMILIES: Mapping[str, tuple[MetricKind, str]] = {
         "Summary of cache miss counts/durations per model, in microseconds.",
     ),
 }
-"""The families of `ModelStatistics.latencies`; Triton's texts for those of its own."""
+"""The families of `ModelStatistics.latencies`; Triton's texts for its own families."""
 
 REFUSED = "tpy_requests_refused_total"
 DROPPED_LINES = "tpy_log_lines_dropped_total"
@@ -281,7 +281,7 @@ def render(
     caching: bool = False,
     namespacing: bool = False,
 ) -> bytes:
-    """The whole page: families about models, `host`, and those that models make themselves (`custom`)."""
+    """The whole page: families about models, `host`, and families that models make themselves (`custom`)."""
     of_models = model_families(models, counter_latencies=counter_latencies, caching=caching, namespacing=namespacing)
     families = [*of_models, *host, *custom]
     return openmetrics_page(families) if openmetrics else text_page(families)

@@ -1,4 +1,4 @@
-"""For those who write backends, and for our own tests: requests, hosts, a fake backend, and the conformance suite.
+"""For authors of backends, and for our own tests: requests, hosts, a fake backend, and the conformance suite.
 
 `tpy.testing.conformance` is the suite that every backend passes; it needs pytest, nothing else here does. The server itself
 imports none of this.

@@ -7,7 +7,7 @@ Derive a test class from `BackendConformance` and give it the fixture `subject`:
         def subject(self):
             return BackendUnderTest(create=lambda: create(BackendSettings(name="mine")), config=..., ...)
 
-Each test states one promise of `tpy.backend.contract`. Loading runs in one thread, each instance in a thread of its own.
+Each test states one promise of `tpy.backend.contract`. Loading runs in one thread, each instance in its own thread.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BackendUnderTest:
 
     `failing` are inputs that make the model raise; with `isolates_failures` the result of that request alone is an error,
     without it `execute` raises. `write_broken_model` fills a version directory with something that cannot be loaded, or
-    `broken_config` is a configuration that the model cannot be loaded with. What is None is not tested. `devices` are the GPUs
+    `broken_config` is a configuration that the model cannot be loaded with. None: not tested. `devices` are the GPUs
     that the backend finds (`tpy.testing.FakeDevice`). Floats are compared
     with `tolerance`, relative and absolute.
     """
@@ -79,7 +79,7 @@ class Stage:
         self.context = self._write(subject.config, "good", subject.write_model)
 
     def broken_context(self) -> ModelContext:
-        """A model that cannot be loaded. Skips the test when the subject has none."""
+        """A model that cannot be loaded. Skips the test when the subject does not have one."""
         subject = self.subject
         if subject.write_broken_model is None and subject.broken_config is None:
             pytest.skip("the subject names no broken model")

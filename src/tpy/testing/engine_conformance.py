@@ -138,7 +138,7 @@ class EngineConformance:
 
     @pytest.fixture
     def running(self, engine: Engine) -> Iterator[Running]:
-        """The engine, which has no requests; it has none afterwards either."""
+        """The engine, which has no requests before and after."""
         running = Running(engine)
         yield running
         for number in list(running.open):

@@ -51,8 +51,8 @@ class FakeGraph:
 
 class FakeDevice:
     """Implements `Device`. `counts` has the copies by direction ("in", "out", "within"), and the bytes of each ("in bytes"), the
-    streams and how often one was waited for, the graphs and their launches, the allocations, and `open`: those that are not
-    freed; `opened`: those of other processes that are open. Allocations are files without a name, so that other processes can
+    streams and how often one was waited for, the graphs and their launches, the allocations, and `open`: allocations that are not
+    freed; `opened`: open allocations of other processes. Allocations are files without a name, so that other processes can
     open them by their handles. What waits for a device that is `lost` fails."""
 
     def __init__(self, device_id: int = 0, *, memory_bytes: int = 1 << 30) -> None:

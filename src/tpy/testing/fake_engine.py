@@ -136,7 +136,7 @@ class FakeEngine:
 
 
 class FakeEngineBackend:
-    """An `EngineBackend` of fake engines. `make` makes one for each instance; those that were made are in `engines`."""
+    """An `EngineBackend` of fake engines. `make` makes one for each instance; they are kept in `engines`."""
 
     def __init__(self, make: Callable[[], FakeEngine] = FakeEngine) -> None:
         self.engines: list[FakeEngine] = []

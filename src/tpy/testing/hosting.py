@@ -1,4 +1,4 @@
-"""Runs a backend as the server does: loading in one thread, each instance in a thread of its own."""
+"""Runs a backend as the server does: loading in one thread, each instance in its own thread."""
 
 from __future__ import annotations
 

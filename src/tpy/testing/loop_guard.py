@@ -15,7 +15,7 @@ STEP_CPU_NS_MAX = 50 * NS_PER_MS
 
 
 class LoopGuard(trio.abc.Instrument):
-    """Measures every task step of a run; `steps` counts them, `slow` names those that took too much. Work that threads hand in
+    """Measures every task step of a run; `steps` counts them, `slow` names the ones that took too long. Work that threads hand in
     with `run_sync_soon` counts as steps of Trio's own entry-queue task.
 
     Time in the garbage collector does not count: how long it takes says how much a test process holds, not what the step did.

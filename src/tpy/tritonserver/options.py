@@ -27,7 +27,7 @@ _BACKENDS, _AGENTS, _CACHES = (f"/opt/tritonserver/{name}" for name in ("backend
 
 @dataclass(slots=True)
 class RateLimiterResource:
-    """So many of a resource on a device."""
+    """The count of a resource on a device."""
 
     name: str
     count: int

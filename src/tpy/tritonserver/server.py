@@ -168,7 +168,7 @@ class Server:
         return Model(self, model_name, model_version)
 
     def models(self, exclude_not_ready: bool = False) -> ModelDictionary:
-        """The models of the repository, and those that were loaded."""
+        """The models of the repository, and the loaded ones."""
         with as_triton():
             entries = self._started.index(ready_only=exclude_not_ready)
         return ModelDictionary(

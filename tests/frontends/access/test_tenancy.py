@@ -83,7 +83,7 @@ def test_a_request_of_nobody_is_refused_where_there_is_no_default(tmp_path: Path
     model: Any = Asked()
     gate.identify(None, "key-k1").submit(model, InferenceRequest(model_name="m"), model, 0)
     assert model.tenants == ["a"]
-    with pytest.raises(PermissionDenied, match=r"none of the tenants that this server knows \(--tenants-file\)"):
+    with pytest.raises(PermissionDenied, match=r"belongs to no known tenant \(--tenants-file\)"):
         gate.identify(None, "key-k2").submit(model, InferenceRequest(model_name="m"), model, 0)
 
 

@@ -33,8 +33,8 @@ def test_many_chunks_of_input() -> None:
         (b"no gzip", "failed to decompress the request body"),
         (gzip.compress(b"abc" * 1000, mtime=0)[:-5], "it is cut off"),
         (gzip.compress(b"abc", mtime=0)[:-8] + b"\x00" * 8, "incorrect data check"),
-        (gzip.compress(b"abc", mtime=0) + b"x", "there is something behind its end"),
-        (gzip.compress(b"abc", mtime=0) * 2, "there is something behind its end"),
+        (gzip.compress(b"abc", mtime=0) + b"x", "there are bytes after its end"),
+        (gzip.compress(b"abc", mtime=0) * 2, "there are bytes after its end"),
     ],
 )
 def test_broken_bodies(body: bytes, problem: str) -> None:

@@ -40,7 +40,7 @@ def refusal(document: Any, blobs: bytes = b"") -> str:
 @pytest.mark.parametrize("word", ["TYPE_FP32", "float32", ""])
 def test_a_word_that_is_no_datatype_is_answered_with_those_that_are(word: str) -> None:
     assert refusal(item([1.0], datatype=word)).startswith(
-        f"invalid datatype for input IN0; '{word}' is none of BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16,"
+        f"invalid datatype for input IN0; '{word}' is not one of BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16,"
     )
 
 

@@ -108,7 +108,7 @@ def _agree(ensemble: str, tensor: str, seen: _Node, nodes: dict[str, _Node]) -> 
 
 
 def _follow_decoupled(config: ModelConfig, members: Sequence[ModelConfig], nodes: dict[str, _Node]) -> bool:
-    """Follow the data from the inputs. Each decoupled step begins a flow of its own, whose responses have no counterpart in any
+    """Follow the data from the inputs. Each decoupled step begins a separate flow, whose responses have no counterpart in any
     other: a step, and the ensemble's answer, can be made of one flow only."""
     steps = _steps(config)
     readers: dict[str, list[int]] = {}

@@ -106,7 +106,7 @@ def _mark_ready(report: Report, tensors: dict[str, _Tensor]) -> None:
 
 
 def _check_outputs(report: Report, tensors: dict[str, _Tensor]) -> None:
-    """Every output of the ensemble is written, and nothing else is written in vain."""
+    """Every output of the ensemble is written, and every other written tensor is read."""
     name = report.config.name
     outputs: set[str] = set()
     all_written = True

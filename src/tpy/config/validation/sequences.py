@@ -11,7 +11,7 @@ from tpy.messages.datatypes import DataType
 
 
 def _check_states(report: Report, states: Sequence[SequenceState]) -> None:
-    """Each state has an input of its own, and at most one initial value, which fits it."""
+    """Each state has its own input, and at most one initial value, which fits it."""
     seen: set[str] = set()
     for index, state in enumerate(states):
         path = f"sequence_batching.state[{index}]"
@@ -104,7 +104,7 @@ def _check_names(report: Report, batching: SequenceBatching) -> None:
 
 
 def _check_control_tensors(report: Report, batching: SequenceBatching) -> None:
-    """Every control input has a name of its own."""
+    """Every control input has a different name."""
     seen: set[str] = set()
     for index, tensor in enumerate(batching.control_input):
         path = f"sequence_batching.control_input[{index}].name"

@@ -16,7 +16,7 @@ _ELEMENTS_MAX: Final = 2**63 - 1
 
 
 def check_tensors(report: Report, *, complete: bool) -> None:
-    """Every input and output by itself, and that none is there twice."""
+    """Checks every input and output by itself, and that none occurs twice."""
     config = report.config
     tensors_of: dict[str, tuple[ModelInput | ModelOutput, ...]] = {"input": config.input, "output": config.output}
     for kind, tensors in tensors_of.items():

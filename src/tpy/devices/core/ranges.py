@@ -18,7 +18,7 @@ class Ranges:
         self._lent: dict[int, int] = {}
 
     def take(self, size: int) -> int | None:
-        """Returns where the range begins; None when there is none so long."""
+        """Returns where the range begins; None when no free range is long enough."""
         length = max(ALIGNMENT, -(-size // ALIGNMENT) * ALIGNMENT)
         for index, (begin, room) in enumerate(self._free):
             if room >= length:

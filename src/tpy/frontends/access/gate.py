@@ -45,7 +45,7 @@ def read_auth(values: Mapping[str, Value]) -> AuthOptions | None:
     named = {"file": "auth_config", "required": "auth_required", "tenants_file": "tenants_file"}
     options = msgspec.convert({field: values[flag] for field, flag in named.items()}, AuthOptions)
     if options.required and not options.file:
-        raise InvalidArgument("--auth-required: nobody could be served without --auth-config FILE, which says who may do what")
+        raise InvalidArgument("--auth-required: expected --auth-config FILE, too; without it nobody could be served")
     if not options.file and not options.tenants_file:
         return None
     gate_of(options)
@@ -96,7 +96,7 @@ class Caller:
         tenant where there are some."""
         if self.tenant is not None:
             if not self.tenant:
-                raise PermissionDenied("the request is of none of the tenants that this server knows (--tenants-file)")
+                raise PermissionDenied("the request belongs to no known tenant (--tenants-file)")
             request = msgspec.structs.replace(request, tenant=self.tenant)
         allowance = self.allowance
         if allowance is None:
@@ -218,7 +218,7 @@ class Gate:
             raise problem
 
     def _keep_allowance(self, digest: str, caller: Caller, limits: Limits) -> Caller:
-        """A key whose limits have not changed goes on where it was: reading the file again is no way to a full bucket."""
+        """A key whose limits have not changed keeps its state: reading the file again does not fill the bucket."""
         before = self._keys.get(digest)
         if before is not None and self._limits.get(digest) == _limits(limits):
             caller.allowance = before.allowance

@@ -30,7 +30,7 @@ class JwtVerifier:
     """The tokens of one issuer."""
 
     def __init__(self, entry: JwtEntry, folder: Path, jwt: Any, tenant_claim: str = "") -> None:
-        """`jwt` is the package; `tenant_claim` names a tenant. Raises InvalidArgument for a file of keys that is none."""
+        """`jwt` is the package; `tenant_claim` names a tenant. Raises InvalidArgument for an invalid key file."""
         self.entry = entry
         self._jwt = jwt
         self._tenant_claim = tenant_claim
@@ -64,7 +64,7 @@ class JwtVerifier:
                 if header.get("alg") in names and header.get("kid") in (None, key.key_id)
             ]
             if not fitting:
-                raise Unauthenticated("the token is signed by no key that is trusted here")
+                raise Unauthenticated("the token is not signed by a trusted key")
             failed: Exception | None = None
             for key, names in fitting:
                 try:

@@ -17,7 +17,7 @@ class Budget:
         self._last_ns = now_ns
 
     def spend(self, now_ns: int) -> bool:
-        """Take one token; False: there is none."""
+        """Take one token; False: no token is left."""
         if self._tokens <= 0:
             earned = (now_ns - self._last_ns) // self._ns_per_token
             if earned <= 0:
@@ -42,12 +42,12 @@ class ByteBudget:
         self.held = 0
 
     def take(self, count: int) -> bool:
-        """Hold so many more; False: there is no room for them, and nothing has changed."""
+        """Hold `count` more; False: there is no room for them, and nothing has changed."""
         if self.held + count > self._capacity:
             return False
         self.held += count
         return True
 
     def give(self, count: int) -> None:
-        """Hold so many less."""
+        """Hold `count` fewer."""
         self.held -= count

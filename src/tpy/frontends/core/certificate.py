@@ -14,8 +14,7 @@ _BEFORE_VALIDITY = 3
 
 
 def validity(pem: bytes) -> tuple[datetime.datetime, datetime.datetime] | None:
-    """The first and the last moment of the first certificate in a PEM file (RFC 5280, 4.1.2.5); None when there is none that can
-    be read."""
+    """The first and the last moment of the first certificate in a PEM file (RFC 5280, 4.1.2.5); None if it cannot be read."""
     found = _PEM.search(pem)
     try:
         if found is None:

@@ -41,7 +41,7 @@ _TRACE_METADATA = frozenset(("traceparent", "tracestate", "user-agent"))
 
 class CallParts:
     """The parts that all calls of one gRPC port share. `nursery` outlives the port: tasks that serve unary calls run in it.
-    `stop` is set when the server stops; calls without an end of their own then end."""
+    `stop` is set when the server stops; calls that would not end by themselves then end."""
 
     def __init__(
         self,

@@ -249,7 +249,7 @@ LARGE: Final = frozenset({f"{_SERVICE}RepositoryModelLoad"})
 
 
 def _load_request(message: Any) -> LoadRequest:
-    """The load call in `message`. Raises InvalidArgument for a parameter that is none or has another type."""
+    """The load call in `message`. Raises InvalidArgument for a parameter that is unknown or has another type."""
     config: str | None = None
     files: dict[str, bytes] = {}
     size = 0

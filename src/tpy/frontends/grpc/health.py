@@ -48,7 +48,7 @@ class HealthService:
         seen = -1
         while not self._stop.is_set():
             seen = await self._wait_changed(seen)
-            # A server that stops is no place for what the watcher has in mind, also while it serves its open connections.
+            # A stopping server is not ready for what the watcher plans, even while it serves its open connections.
             status = _NOT_SERVING if self._stop.is_set() else await self._status(message.service)
             if status != shown:
                 shown = status

@@ -1,4 +1,4 @@
-"""ModelInfer: one unary call from its message to its answer, without a task of its own.
+"""ModelInfer: one unary call from its message to its answer, without a separate task.
 
     handle                  checks, decodes and submits, all before it returns; a refusal is an answer like any other
     deliver                 the engine has answered: encodes and replies, from within `handle` or later

@@ -49,7 +49,7 @@ def service_handlers(
     """A handler for every method of the service `name` that `service` has: `ServerLive` is its `server_live`. A method takes the
     request, or an iterator over them, and returns the response, or is an async generator of them. `apis` says to which restricted
     protocol a method (`/package.Service/Method`) belongs; a method that is not in it is never restricted. `large` are the methods
-    whose requests may be large, `changing` those that may change something.
+    whose requests may be large, `changing` the methods that may change something.
 
     Unary methods run as tasks in the nursery of `parts`, each cancelled with its call; the others in the task of their call.
     """
@@ -81,7 +81,7 @@ class _RequestReader:
         self._fields_max = limits.GRPC_LOAD_FIELDS_MAX if large else limits.GRPC_CONTROL_FIELDS_MAX
 
     async def read(self, message: memoryview) -> Message:
-        """The request in `message`. Raises Internal, as Triton, for bytes that are none, and InvalidArgument for more than such a
+        """The request in `message`. Raises Internal, as Triton, for malformed bytes, and InvalidArgument for more than such a
         request may have."""
         if self._bytes_max is not None and len(message) > self._bytes_max:
             raise InvalidArgument(f"a {self._method} request of {len(message)} bytes, at most {self._bytes_max} are accepted")

@@ -43,7 +43,7 @@ class ReflectionService:
                 return _files(_file_with(message.file_containing_symbol))
             if asked == "all_extension_numbers_of_type":
                 name = POOL.FindMessageTypeByName(message.all_extension_numbers_of_type).full_name
-                extensions = pb.ExtensionNumberResponse(base_type_name=name)  # proto3 has none
+                extensions = pb.ExtensionNumberResponse(base_type_name=name)  # proto3 has no extensions
                 return pb.ServerReflectionResponse(all_extension_numbers_response=extensions)
             if asked == "file_containing_extension":
                 return _error(Status.NOT_FOUND, "no message of this server has extensions")

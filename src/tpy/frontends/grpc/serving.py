@@ -3,7 +3,7 @@
 The nursery tree of a port:
 
     serve_grpc_services
-    +-- calls               tasks of unary calls that wait; the rest of a call has none
+    +-- calls               tasks of unary calls that wait; other parts of a call need no task
         +-- serve_grpc      the transport: connections and streaming calls
 """
 

@@ -252,7 +252,7 @@ class _InferStream:
     # Requests
 
     async def _begin(self, message: memoryview) -> None:
-        """Submit a request. What is wrong with it is its answer; what is no request at all ends the call."""
+        """Submit a request. An error in it becomes its answer; anything but a request ends the call."""
         turn = _Turn(self, len(message))
         self._turns[turn] = None
         self._turns_bytes += turn.size
@@ -378,7 +378,7 @@ class _InferStream:
             order.popleft()
 
     def _notify(self, answer: _Answer, size: int) -> None:
-        """An answer of so many bytes has left; observers are told with the last one of its request."""
+        """An answer of `size` bytes has left; observers are told with the last one of its request."""
         record, error = answer.turn.record, answer.error
         if record is None:
             return
@@ -468,7 +468,7 @@ class _InferStream:
             del paused[turn]
             if turn.handle is not None:
                 turn.handle.resume()
-        self._paused = {**paused, **self._paused}  # those that did not get their chance are first the next time
+        self._paused = {**paused, **self._paused}  # the ones that did not get their chance come first next time
 
     # Ends
 

@@ -1,4 +1,4 @@
-"""The HTTP frontend: Triton's HTTP API over HTTP/1.1, inference on a path of its own and every other route on Quart-Trio.
+"""The HTTP frontend: Triton's HTTP API over HTTP/1.1, inference on its own path and every other route on Quart-Trio.
 
 It decides statuses, headers and JSON shapes, never what a model does. Read in this order: serving.py (a port and its
 application), connection.py (one HTTP/1.1 connection), infer.py (one inference call), app.py and control.py (every other route);

@@ -333,7 +333,7 @@ class Routes:
         return quart_response(self._app, reply, partial(self._sent, message, reply.status))
 
     def _sent(self, message: HttpRequest, status: int, size: int, whole: bool) -> None:
-        """So many bytes of a stream have left, and nothing more will."""
+        """`size` bytes of a stream have left, and nothing more will."""
         if whole:
             finish_records(message, HttpReply(status=status, content_length=size), self._endpoint.clock.now_ns())
         else:

@@ -57,7 +57,7 @@ class Http1Connection:
         self._peer = str(ends.client) if ends.client.host else ""
         self._certificate = ends.certificate
         self._begun_ns = 0
-        """The time at which the request began that has not arrived completely; 0: there is none."""
+        """The time at which the request that has not arrived completely began; 0: no such request."""
         self._tasks = TaskGroup()
         self._scope = trio.CancelScope()
         self._parser = RequestParser(max_input_size=port.options.max_input_size, bodies=port.bodies, refuse=port.refuse)
@@ -104,7 +104,7 @@ class Http1Connection:
             await self._wire.aclose()
 
     def begin_drain(self) -> None:
-        """The server stops: close with the last answer, or when none is owed and the peer sends nothing for a moment."""
+        """The server stops: close with the last answer, or when no answer is owed and the peer sends nothing for a moment."""
         self._replies.begin_stop()
         if self._parser.fatal is None and not self._parser.ended:
             self._head_timed = 0

@@ -282,7 +282,7 @@ def _parameters(document: Json) -> Json:
 
 
 def _load_request(model: str, body: Body) -> LoadRequest:
-    """The load call in `body`. Raises InvalidArgument for a key that is none, and for content that is not base64."""
+    """The load call in `body`. Raises InvalidArgument for an unknown key, and for content that is not base64."""
     config: str | None = None
     files: dict[str, bytes] = {}
     size = 0
@@ -309,7 +309,7 @@ def _load_request(model: str, body: Body) -> LoadRequest:
 
 
 def _from_base64(value: str | LongString) -> bytes:
-    """The bytes in `value`, of a long one in pieces. Raises ValueError, and InvalidArgument for a string that is none."""
+    """The bytes in `value`, of a long one in pieces. Raises ValueError, and InvalidArgument for a malformed string."""
     if isinstance(value, str):
         return base64.b64decode(value, validate=True)
     content, rest = bytearray(), ""

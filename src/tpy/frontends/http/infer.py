@@ -5,8 +5,7 @@
     render_now      the reply
 
 What may take long (large JSON, many BYTES elements, compression) is done in threads: `finish` goes on where `begin_nowait` leaves
-off, and `render_in_thread` where `render_now` gives nothing. Everything else happens where it is called, without a task of its
-own.
+off, and `render_in_thread` where `render_now` gives nothing. Everything else happens where it is called, without a separate task.
 """
 
 from __future__ import annotations
@@ -107,8 +106,8 @@ def unexpected_error_reply(path: str) -> HttpReply:
 
 
 async def infer(endpoint: InferEndpoint, request: HttpRequest, model: str, version: str | None, *, protocol: str) -> HttpReply:
-    """Returns the reply to an inference request, for those who have a task to wait in. Cancelled: so is the request. Its record
-    is finished by whoever sends the reply."""
+    """Returns the reply to an inference request, for callers with a task to wait in. Cancelling it cancels the request. Its
+    record is finished by whoever sends the reply."""
     request.received_ns = endpoint.clock.now_ns()
     request.record = open_record(endpoint.services.observers, request, protocol, model, request.received_ns)
     answered = trio.Event()
@@ -426,7 +425,7 @@ class InferCall:
 
 
 class _Refused(Exception):
-    """A refusal whose answer needs headers of its own."""
+    """A refusal whose answer needs additional headers."""
 
     def __init__(self, error: TpyError, reply: HttpReply) -> None:
         super().__init__()

@@ -82,8 +82,8 @@ _INFERENCE = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
 
 
 def is_disguised(target: bytes) -> bool:
-    """Returns True if a target's path is one of ours only to those who resolve `%2F` or drop a doubled slash at its beginning: a
-    proxy that guards our paths by their spelling would let it through. There is nothing at such a path."""
+    """Returns True if a target's path matches one of ours only after resolving `%2F` or dropping a doubled slash at its
+    beginning: a proxy that guards our paths by their spelling would let it through. Nothing is served at such a path."""
     if b"%" not in target and not target.startswith(b"//"):
         return False
     path = target.partition(b"?")[0]
@@ -112,7 +112,7 @@ def split_target(target: bytes) -> tuple[bytes, str]:
 
 
 def query_number(target: bytes, name: str) -> int:
-    """The number of this name in the query of a request target, 0 when there is none. Raises InvalidArgument."""
+    """The number of this name in the query of a request target, 0 if missing. Raises InvalidArgument."""
     fields = [field.partition("=") for field in target.partition(b"?")[2].decode("latin-1").split("&")]
     texts = [text for key, _, text in fields if key == name]
     if any(re.fullmatch("[0-9]{1,18}", text) is None for text in texts):

@@ -84,7 +84,7 @@ class Look:
         return {"number": self.number, **self._server, "models": list(rows)}
 
     def changes(self) -> bytes:
-        """The event for those who know the look before. Made once, for all of them."""
+        """The event for clients that know the look before. Made once, for all of them."""
         if not self._changes:
             self._changes = _event("changes", {**self.document(self._changed), "gone": self._gone})
         return self._changes
@@ -139,7 +139,7 @@ class Looks:
             gpus = () if services.metrics is None else await services.metrics.gpus()
             server["machine"] = {**machine, "gpus": msgspec.to_builtins(gpus)} if gpus else machine
         look = Look(self._number, server, entries, counters, before)
-        # The first one takes several times as long as those that follow, and is made once.
+        # The first one takes several times as long as later ones, and is made once.
         took_s = 0.0 if before is None else self._spent_s() - spent_s
         self._due_s = began_s + max(limits.OVERVIEW_INTERVAL_S, took_s / limits.OVERVIEW_SHARE_MAX)
         return look

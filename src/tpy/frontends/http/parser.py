@@ -375,7 +375,7 @@ class RequestParser:
     def on_body(self, piece: bytes) -> None:
         if (
             self._chunks is not None and self._chunks > limits.HTTP_CHUNKS_MAX
-        ):  # here, because the last chunk, an empty one, is none
+        ):  # here, because the last chunk, which is empty, does not count
             text = f"Chunked request body exceeds maximum of {limits.HTTP_CHUNKS_MAX} non-empty chunks."
             self._fail(HTTPStatus.BAD_REQUEST, f"{text} Send fewer or larger HTTP chunks.")
         at = self.body_received
@@ -422,7 +422,7 @@ class RequestParser:
 def _aligned_buffer(length: int, header_length: bytes) -> memoryview:
     """Memory for a body in which what follows its inference header begins at a multiple of _ALIGNMENT bytes.
 
-    `header_length` is that header's length as the sender says; what is no such length is refused elsewhere.
+    `header_length` is that header's length as the sender says; an invalid length is refused elsewhere.
     """
     offset = int(header_length) if header_length.isdigit() and len(header_length) <= _LENGTH_DIGITS_MAX else 0
     # numpy, because it does not touch the memory: a promise of 64 MiB costs nothing until they arrive.

@@ -100,7 +100,7 @@ def _v2_request(body: Body, description: ModelDescription) -> bytes:
 
 
 def _columns(document: Mapping[str, object], description: ModelDescription) -> dict[str, object]:
-    """The values of each input. Raises InvalidArgument for names that are none, and rows that differ in them."""
+    """The values of each input. Raises InvalidArgument for names that are not inputs, and rows with different names."""
     names = [described.name for described in description.inputs]
     instances, inputs = document.get("instances"), document.get("inputs")
     if type(instances) is list and instances and inputs is None:
@@ -155,7 +155,7 @@ def _shape_of(values: object) -> list[int]:
 
 def _decoded(values: object, name: str) -> object:
     """`values` with the strings of `{"b64": "..."}` in their places. Raises InvalidArgument for what is not base64, and for bytes
-    that are no UTF-8, which JSON cannot carry to a model."""
+    that are not UTF-8, which JSON cannot carry to a model."""
     if type(values) is list:
         return [_decoded(value, name) for value in values]
     if type(values) is dict and set(values) == {_BASE64} and type(values[_BASE64]) is str:

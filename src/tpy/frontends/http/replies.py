@@ -229,5 +229,5 @@ class ReplyQueue:
 
 
 def _seconds_for(pieces: Sequence[Piece]) -> float:
-    """The time that the slowest reader that is served may take for so many bytes."""
+    """The time that the slowest reader that is served may take for these pieces."""
     return size_of(pieces) / HTTP_READER_BYTES_PER_S_MIN

@@ -83,7 +83,7 @@ def _cuda(region: str, body: Body) -> CudaRegistration:
 
 
 def _object_of(body: Body) -> dict[str, object]:
-    """The members of the document; of one that is no object, none."""
+    """The members of the document; empty if it is not an object."""
     if is_heavy(body):
         raise InvalidArgument(
             f"the request has {len(body)} bytes, a region is registered with at most {HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX}"

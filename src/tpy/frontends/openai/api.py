@@ -50,8 +50,8 @@ class Asked(NamedTuple):
 
 
 class OpenAiApi:
-    """The handlers. `template`, `tokenizer` and `tool_call_parser` are for models that have none; `max_tokens` for requests that
-    do not say; `lora_separator` is between the names of a model and its adapter."""
+    """The handlers. `template`, `tokenizer` and `tool_call_parser` are for models without their own; `max_tokens` for requests
+    that do not say; `lora_separator` is between the names of a model and its adapter."""
 
     def __init__(
         self,

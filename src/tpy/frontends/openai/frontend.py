@@ -22,8 +22,8 @@ from tpy.frontends.restrictions import parse_restricted
 
 
 class Options(HttpOptions, frozen=True, kw_only=True):
-    """Those of an HTTP port, a chat template, the folder of a tokenizer and a parser of calls for models that have none, what
-    separates the name of an adapter from its model's, and the number of tokens when nobody says."""
+    """The options of an HTTP port; a chat template, the folder of a tokenizer and a parser of tool calls for models without them;
+    what separates the name of an adapter from its model's; and the default number of tokens."""
 
     template: ChatTemplate | None = None
     tokenizer: str = ""

@@ -1,6 +1,6 @@
 """The conventions of Triton's OpenAI frontend: the names of inputs and outputs by which a model takes text and answers.
 
-    text_input                              the prompt; or `messages`, the chat as JSON, for models with templates of their own
+    text_input                              the prompt; or `messages`, the chat as JSON, for models with their own templates
     stream                                  true when responses may come in pieces
     exclude_input_in_output                 true: what repeats the prompt is this frontend
     sampling_parameters                     all settings as JSON (vLLM)
@@ -8,9 +8,9 @@
     return_num_input_tokens, ...            true for each count that is wanted, and for logprobs if they are
     image                                   the images of a chat, in Base64
 
-Settings that are no inputs are parameters of the request, but where sampling_parameters has them all. Of outputs `text_output` is
-read, and `num_input_tokens`, `num_output_tokens`, `finish_reason`, `logprobs`, `cumulative_logprob` where there are any. Each
-choice is a request of its own. Embeddings: `embedding_request` to `text_output`, both JSON (vLLM), or `text_input` to
+Settings that are not inputs are parameters of the request, unless sampling_parameters has them all. Of the outputs `text_output`
+is read, and `num_input_tokens`, `num_output_tokens`, `finish_reason`, `logprobs`, `cumulative_logprob` where there are any. Each
+choice is a separate request. Embeddings: `embedding_request` to `text_output`, both JSON (vLLM), or `text_input` to
 `embedding`."""
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ Ask = tuple[tuple[Tensor, ...], dict[str, ParameterValue]]
 
 def generations(description: ModelDescription, asked: Generation, prompts: Sequence[Prompt]) -> list[Ask]:
     """The requests to the model, `choices` for each prompt, with the settings that they have in common. Raises InvalidArgument
-    for settings that its inputs do not take, and that are too many for so many prompts."""
-    # As in vLLM each choice has a seed of its own, or all would be the same.
+    for settings that its inputs do not take, and for too many choices and prompts together."""
+    # As in vLLM each choice has its own seed, or all would be the same.
     seed = asked.settings.get("seed")
     variants = [asked.settings]
     if isinstance(seed, int):
@@ -227,7 +227,7 @@ class Reader:
         return "".join([self._decoder.decode(data[at : at + _READ_BYTES]) for at in range(0, len(data), _READ_BYTES)])
 
     def rest(self) -> str:
-        """Returns the sign for a character that was never finished, "" if there is none."""
+        """Returns the sign for a character that was never finished, "" without one."""
         return self._decoder.decode(b"", final=True)
 
 

@@ -27,7 +27,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
 
 class Sampling(msgspec.Struct, kw_only=True):
-    """The members of both kinds of generation. Those that the model reads are checked here, and given to it by `settings`."""
+    """The members of both kinds of generation. Members that the model reads are checked here, and given to it by `settings`."""
 
     model: str
     stream: bool | None = False

@@ -85,7 +85,7 @@ class _Generator(CodeGenerator):
     def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:  # noqa: N802 - Jinja's name
         _Checks().visit(node)
         node.set_environment(self.environment)
-        node.set_lineno(1)  # of the nodes that have none
+        node.set_lineno(1)  # for nodes without a line number
         super().visit_Template(node, frame)
 
 

@@ -48,8 +48,8 @@ _VLLM: Final = "vllm"
 
 
 def settings_for(description: ModelDescription, parameters: Mapping[str, str], asked: Generation) -> dict[str, Any]:
-    """The settings of a request without those that change nothing and that the model does not take. Raises Unsupported, with its
-    name, for what the model does not support."""
+    """The settings of a request; neutral ones that the model does not take are left out. Raises Unsupported, with its name, for
+    what the model does not support."""
     known = description.input_by_name
     taken = _listed(parameters)
     found = {}

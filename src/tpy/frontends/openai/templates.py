@@ -43,7 +43,7 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
     ) -> str:
         """The prompt that asks for the next message of the assistant; `more` are further variables of the template.
         `check_cancelled` is called all the time, and may raise. Raises InvalidArgument for messages that the template refuses, or
-        takes too long for, and Unsupported for a template that is none."""
+        takes too long for, and Unsupported for an invalid template."""
         try:
             template = _compiled(self.text)
         except jinja2.TemplateSyntaxError as error:
@@ -132,7 +132,7 @@ def _in_gguf(file: Path, source: str) -> ChatTemplate:
 
 def template_of(model: str, parameter: Mapping[str, str], fallback: ChatTemplate | None) -> ChatTemplate:
     """The template of a model by its parameters `chat_template` (Jinja) or `tokenizer` (a path), else `fallback`. Raises
-    Unsupported when there is none."""
+    Unsupported when it has no template."""
     if parameter.get("chat_template"):
         return ChatTemplate(
             text=parameter["chat_template"], tokens={name: parameter[name] for name in _SPECIAL_TOKENS if name in parameter}
@@ -152,8 +152,8 @@ def template_of(model: str, parameter: Mapping[str, str], fallback: ChatTemplate
 
 @lru_cache(limits.OPENAI_TEMPLATES_MAX)
 def _tokenizer_at(model: str, path: str, _changed_ns: int) -> ChatTemplate | str:
-    """The tokenizer, or why there is none: read again when it has changed, as a large file that is no good would cost each chat
-    the time of its parsing."""
+    """The tokenizer, or the reason why it cannot be used. Read again only when it has changed: otherwise a large broken file
+    would be parsed for each chat."""
     try:
         return read_tokenizer(path, source=f"model '{model}'")
     except TpyError as error:
@@ -161,7 +161,7 @@ def _tokenizer_at(model: str, path: str, _changed_ns: int) -> ChatTemplate | str
 
 
 def _changed_ns(path: str) -> int:
-    """The time of the last change of a tokenizer's file, or folder, or of who may read it; 0 where there is none."""
+    """The time of the last change of a tokenizer's file, or folder, or of who may read it; 0 if it does not exist."""
     file = _file_of(Path(path))
     files = (file, file.with_name(_APART))
     return max(

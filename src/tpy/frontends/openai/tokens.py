@@ -17,7 +17,7 @@ _FILE = "tokenizer.json"
 
 def texts_of(model: str, parameters: Mapping[str, str], fallback: str, tokens: Sequence[list[int]]) -> list[str]:
     """The texts of tokens, by the tokenizer in the model's parameter `tokenizer`, or else at `fallback`. Blocks. Raises
-    InvalidArgument where there is none, or no such token, Unsupported for a tokenizer that cannot be used."""
+    InvalidArgument without a tokenizer, or for an unknown token, Unsupported for a tokenizer that cannot be used."""
     place = parameters.get("tokenizer") or fallback
     if not place:
         raise InvalidArgument(

@@ -21,9 +21,9 @@ Json = dict[str, Any]
 
 
 class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of tools in a chat. `offered`: those that the template shows to the model. `function`: the only one, which it has
-    to call; `form`: the form of its calls, None where none are looked for. `schema`: that of the whole answer, where it has to be
-    calls."""
+    """The use of tools in a chat. `offered`: the tools that the template shows to the model. `function`: the only tool, which it
+    has to call; `form`: the form of its calls, None where none are looked for. `schema`: that of the whole answer, where it has
+    to be calls."""
 
     offered: list[Json] | None = None
     form: CallForm | None = None

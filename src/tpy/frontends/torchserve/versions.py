@@ -34,7 +34,7 @@ def number_of(service: InferenceService, model: str, release: str) -> int:
 
 
 def ready_versions(service: InferenceService, model: str) -> tuple[int, ...]:
-    """The numbers of the versions that are ready. Raises ModelNotFound where there are none."""
+    """The numbers of the versions that are ready. Raises ModelNotFound if no version is ready."""
     try:
         ready = service.ready_versions(model)
     except NotFound:

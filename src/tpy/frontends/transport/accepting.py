@@ -37,7 +37,7 @@ class ConnectionListener(trio.abc.Listener[_Connection], Generic[_Connection]):
     async def accept(self) -> _Connection:
         """The next connection. While the system has no file descriptor or memory for one, new connections wait in the backlog.
 
-        Does not wait for those that were accepted with the last one: with one in each turn, the last of a hundred that come
+        Does not wait for connections accepted with the last one: with one in each turn, the last of a hundred that come
         together would wait for a hundred turns of a busy server."""
         while True:
             while self._accepted:
@@ -53,7 +53,7 @@ class ConnectionListener(trio.abc.Listener[_Connection], Generic[_Connection]):
                 await trio.sleep(ACCEPT_PAUSE_S)
 
     def _accept_waiting(self) -> OSError | None:
-        """Accept those that have arrived, a bounded number. Returns the error if the system has no room for more."""
+        """Accept the connections that have arrived, a bounded number. Returns the error if the system has no room for more."""
         for _ in range(self._at_once):
             try:
                 raw, _ = self._listening.accept()

@@ -1,8 +1,7 @@
 """Poller: reads all connections of a port that have something to read, in one task.
 
-A connection stays registered in an epoll set of ours, and Trio waits for that set as for one descriptor: a task of its own that
-waits for each connection would be registered anew before each request, and resumed for each.
-"""
+A connection stays registered in an epoll set of ours, and Trio waits for that set as for one descriptor: a separate task for each
+connection would be registered anew before each request, and resumed for each."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ class Poller:
                 await trio.lowlevel.checkpoint()
             else:
                 await trio.lowlevel.wait_readable(self._epoll)
-            if len(wires) == 1 and not continuing:  # the set is ready because of an only connection
+            if len(wires) == 1 and not continuing:  # the set is ready because of a single connection
                 ready = list(wires)
             else:
                 ready = [descriptor for descriptor, _ in poll(0, POLLED_CONNECTIONS_MAX)]

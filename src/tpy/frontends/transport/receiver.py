@@ -21,11 +21,11 @@ class Receiver(Protocol):
     """Bytes to read at once."""
 
     def get_buffer(self) -> memoryview | None:
-        """Returns the buffer for the next bytes, at least one; None: `data_received` gets them as an object of their own."""
+        """Returns the buffer for the next bytes, at least one; None: `data_received` gets them as a new object."""
         ...
 
     def buffer_updated(self, count: int) -> Demand:
-        """So many bytes were written to the beginning of the buffer; 0: the peer has finished sending."""
+        """`count` bytes were written to the beginning of the buffer; 0: the peer has finished sending."""
         ...
 
     def data_received(self, data: bytes) -> Demand:

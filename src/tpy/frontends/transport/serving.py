@@ -95,7 +95,7 @@ class Port:
             self.closed(connection)
 
     def begin_drain(self) -> None:
-        """Ask all connections, and those that are still being set up, to end when what is in flight has been answered."""
+        """Ask all connections, including ones still being set up, to end when what is in flight has been answered."""
         self.is_draining = True
         for connection in tuple(self.connections):
             connection.begin_drain()

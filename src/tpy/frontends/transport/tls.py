@@ -84,8 +84,8 @@ class ServerTls:
             times = validity(file.read())
         if times is not None and not times[0] <= datetime.datetime.now(datetime.UTC) <= times[1]:
             _log.warning(
-                "%(flag)s: the certificate in '%(file)s' is valid from %(begin)s to %(end)s, not now: clients that check it go "
-                "away; expected a renewed one, and the right time on this machine",
+                "%(flag)s: the certificate in '%(file)s' is valid from %(begin)s to %(end)s, not now: clients that check it "
+                "disconnect; renew it, or correct this machine's clock",
                 {
                     "flag": f"--{self._port.lower()}-server-cert",
                     "file": self._options.certificate_file,
@@ -107,7 +107,7 @@ class ServerTls:
             try:
                 self.reload()
             except InvalidArgument as error:
-                _log.error("certificate not read again, what was there stays in use: %(reason)s", {"reason": error.message})
+                _log.error("certificate not reloaded, the previous one stays in use: %(reason)s", {"reason": error.message})
             else:
                 _log.info("certificate of the %(port)s port read again: its files have changed", {"port": self._port})
 

@@ -65,7 +65,7 @@ class LoopTurns:
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Look at the turns within the block. Opens a nursery for the task that calls those who wait."""
+        """Look at the turns within the block. Opens a nursery for the task that calls the waiters."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._call_those_in_line)
             self._start.watch()

@@ -21,8 +21,8 @@ _PACED_BYTES = 64 * KIB
 
 
 class Wire(Protocol):
-    """One task reads and one writes; `send_nowait` may be called from any when none is in `send_some`, `resume` from any. Any
-    method but `resume` may raise one of GONE."""
+    """One task reads and one writes; `send_nowait` may be called from any task while no task is in `send_some`, `resume` from
+    any. Any method but `resume` may raise one of GONE."""
 
     async def read(self, receiver: Receiver) -> None:
         """Hand what arrives to `receiver` until the peer has finished sending. May be cancelled and called again: no byte is
@@ -127,7 +127,7 @@ class SocketWire(SendingSocket, trio.abc.AsyncResource):
     # Writing
 
     def as_stream(self, turns: LoopTurns) -> PacedStream:
-        """The same socket for those who want Trio's interface; from then on it belongs to the stream."""
+        """The same socket for callers that want Trio's interface; from then on it belongs to the stream."""
         return PacedStream(self.raw, turns)
 
     async def send_eof(self) -> None:

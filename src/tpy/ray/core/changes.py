@@ -146,7 +146,7 @@ class Changes:
         return list(changes)
 
     def replace(self, epoch: int, changes: Sequence[Change]) -> list[Change]:
-        """Take over all changes of another epoch; returns those that differ from what was known."""
+        """Take over all changes of another epoch; returns the ones that differ from what was known."""
         known, self._by_subject = self._by_subject, {}
         self.epoch, self.newest = epoch, 0
         self.follow(changes)

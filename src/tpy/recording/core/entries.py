@@ -23,7 +23,7 @@ class RecordedTensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class RecordedResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One response, so many nanoseconds after the arrival of its request. `error` is the text of one without outputs."""
+    """One response, with its nanoseconds after the arrival of its request. `error` is the text of a response without outputs."""
 
     after_ns: int
     outputs: tuple[RecordedTensor, ...] = ()

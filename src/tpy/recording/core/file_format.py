@@ -30,7 +30,7 @@ _decoder = msgspec.msgpack.Decoder(Entry)
 
 
 class UnreadableRecording(Exception):
-    """The file is no recording, or one of another version. `str()` is one sentence."""
+    """The file is not a recording, or has another version. `str()` is one sentence."""
 
 
 class EntryTooLarge(Exception):
@@ -68,7 +68,7 @@ class RecordingReader:
         self._begun = False
 
     def feed(self, data: bytes) -> list[RecordedRequest]:
-        """The requests that are whole with these bytes. Raises UnreadableRecording for a file that is no recording, or one of
+        """The requests that are complete with these bytes. Raises UnreadableRecording for a file that is not a recording, or has
         another version."""
         return [request for _, _, request in self.feed_placed(data)]
 
@@ -93,7 +93,7 @@ class RecordingReader:
     def finish(self) -> None:
         """There are no more bytes. Raises UnreadableRecording for less than a preface."""
         if not self._begun:
-            raise UnreadableRecording("this is no recording: it ends within its first 12 bytes")
+            raise UnreadableRecording("this is not a recording: it ends within its first 12 bytes")
         if self._buffer and not self.problem:
             self.problem = f"it is cut off at byte {self._at + len(self._buffer)}, in the entry that begins at byte {self._at}"
         elif not self.problem and self.end is None:
@@ -102,7 +102,7 @@ class RecordingReader:
     def _begin(self) -> bool:
         known = bytes(self._buffer[: len(_MAGIC)])
         if known != _MAGIC[: len(known)]:
-            raise UnreadableRecording(f"this is no recording: it begins with {known!r} in place of {_MAGIC!r}")
+            raise UnreadableRecording(f"this is not a recording: it begins with {known!r} in place of {_MAGIC!r}")
         if len(self._buffer) < _PREFACE.size:
             return False
         _, version = _PREFACE.unpack_from(self._buffer)
@@ -128,12 +128,12 @@ class RecordingReader:
         _, checksum = _HEAD.unpack_from(self._buffer, taken)
         content = bytes(memoryview(self._buffer)[taken + _HEAD.size : taken + size])
         if zlib.crc32(content) != checksum:
-            self._damaged(taken, "another checksum than its content")
+            self._damaged(taken, "a checksum that does not fit its content")
             return None
         try:
             entry = _decoder.decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
-            self._damaged(taken, f"content that is no entry ({error})")
+            self._damaged(taken, f"content that is not an entry ({error})")
             return None
         match entry:
             case _ if self.end is not None:

@@ -50,7 +50,7 @@ class RemoteRequest:
             self._keep_window()
 
     def taken(self, count: int) -> None:
-        """The oldest `count` have been taken. Raises ProtocolError when not so many were sent."""
+        """The oldest `count` have been taken. Raises ProtocolError when fewer were sent."""
         if not 0 < count <= len(self._sent):
             raise ProtocolError(f"{count} responses of request {self.number} taken, {len(self._sent)} were sent")
         for _ in range(count):
@@ -100,7 +100,7 @@ class Answerer:
         return len(self._requests)
 
     def requests(self) -> list[RemoteRequest]:
-        """Those that have not ended."""
+        """The requests that have not ended."""
         return list(self._requests.values())
 
     def begin(self, number: int) -> RemoteRequest:

@@ -29,7 +29,7 @@ class Arena:
         return sum(self._taken.values())
 
     def allocate(self, size: int) -> int | None:
-        """The offset of a block of at least `size` bytes, None when there is none."""
+        """The offset of a block of at least `size` bytes, None when no block is free."""
         needed = -(-max(size, 1) // _ALIGNMENT) * _ALIGNMENT
         for index, (offset, free) in enumerate(self._free):
             if free >= needed:
@@ -48,7 +48,7 @@ class Arena:
         """
         released = size = self._taken.pop(offset, 0)
         if not size:
-            raise ProtocolError(f"release of a block at {offset}, where none is taken")
+            raise ProtocolError(f"release of a block at {offset}, where no block is allocated")
         index = bisect_left(self._free, (offset, 0))
         if index < len(self._free) and self._free[index][0] == offset + size:
             size += self._free.pop(index)[1]

@@ -29,7 +29,7 @@ class FrameSplitter:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._needed = 0
-        """Below so many bytes there is no complete frame in the buffer."""
+        """Below this many bytes there is no complete frame in the buffer."""
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """The frames that `data` completes: kind and payload. Raises ProtocolError for a length that no frame has."""

@@ -164,7 +164,7 @@ class LostLines(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True):
-    """The oldest `count` responses of this request, of those that were not said to be taken before, have been taken."""
+    """The oldest `count` responses of this request, of the ones not yet reported as taken, have been taken."""
 
     number: int
     count: int
@@ -305,7 +305,7 @@ def encode_value(value: object) -> bytes:
 
 
 def decode_value(value: bytes, kind: type[T]) -> T:
-    """The `value` of a Result again. Raises ProtocolError when it is none of `kind`."""
+    """The `value` of a Result again. Raises ProtocolError when it is not of `kind`."""
     return _decoded(kind, value)
 
 

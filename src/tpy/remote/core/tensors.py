@@ -26,10 +26,11 @@ from tpy.remote.core.questions import RegionOffset
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 Place = Callable[[int], tuple[int, Bytes] | None]
-"""Takes a block of so many bytes of one's own shared memory: its offset and its bytes, to be written. None: there is none."""
+"""Takes a block of this size from one's own shared memory: its offset and its bytes, to be written. None: no room."""
 
 View = Callable[[int, int], Bytes]
-"""The bytes at an offset of the peer's shared memory, and so many, read-only. Raises ProtocolError for what is not within."""
+"""The bytes at an offset of the peer's shared memory, of a given length, read-only. Raises ProtocolError for what is not
+within."""
 
 Read = Callable[[int, int], bytes]
 """A copy of the same, made without the interpreter's lock."""

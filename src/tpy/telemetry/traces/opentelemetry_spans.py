@@ -1,4 +1,4 @@
-"""OpenTelemetrySpans: mode opentelemetry. Traces are spans, sent by the SDK's batch processor in a thread of its own.
+"""OpenTelemetrySpans: mode opentelemetry. Traces are spans, sent by the SDK's batch processor in a separate thread.
 
 InferRequest            from the arrival of the request to its answer
 +-- NAME                the model; of an ensemble, and of a model that makes calls, the others are below it

@@ -63,7 +63,7 @@ class TensorMemory:
         self.held = 0
 
     def take(self, size: int) -> bool:
-        """Hold so many more; False: there is no room for them."""
+        """Hold `size` bytes more; False: there is no room for them."""
         with self._lock:
             if self.held + size > TRACES_HELD_BYTES_MAX:
                 return False
@@ -71,7 +71,7 @@ class TensorMemory:
             return True
 
     def give(self, size: int) -> None:
-        """Hold so many less."""
+        """Hold `size` bytes less."""
         with self._lock:
             self.held -= size
 
@@ -121,7 +121,7 @@ class Trace:
         return 0 if self.parent is None else self.parent.id
 
     def note_tensors(self, activity: str, tensors: tuple[Tensor, ...]) -> None:
-        """Note tensors, where the level asks for it: large ones, and those that are not in host memory, are left out."""
+        """Note tensors, where the level asks for it: large ones, and tensors outside host memory, are left out."""
         if TENSORS in self.active.setting.levels:
             for tensor in tensors:
                 array: object = tensor.array

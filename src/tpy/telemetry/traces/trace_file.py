@@ -1,4 +1,4 @@
-"""TraceFiles: the files of traces, written by a thread of their own, so that no disk holds up the loop."""
+"""TraceFiles: the files of traces, written by a separate thread, so that a slow disk does not hold up the loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class TraceFiles:
-    """`file` is the file of traces that are not to go into a file of their own; that has a number behind it, from 0 on. Each is a
+    """`file` is the file of traces, unless they go into a numbered file: that has a number behind the name, from 0 on. Each is a
     JSON array at all times. What cannot be written is lost: one line in the log says so, until it can be again."""
 
     def __init__(self, file: str) -> None:
@@ -35,7 +35,7 @@ class TraceFiles:
         self._thread.start()
 
     def write(self, traces: Sequence[Trace], *, numbered: bool) -> None:
-        """Write these traces: into a file of their own, or behind those that are in the file."""
+        """Write these traces: into a new file, or behind the ones in the current file."""
         if self._waiting.qsize() >= TRACES_WAITING_MAX:
             self._log_failed("the disk is too slow")
             for trace in traces:

@@ -100,7 +100,8 @@ class Tracer(RequestObserver):
     # Requests
 
     def sample(self, protocol: str, model: str, headers: Mapping[str, str]) -> Trace | None:
-        """Every so many requests one is traced. Calls of models are, as parts of a request whose trace they were given."""
+        """One in `trace_rate` requests is traced. Calls from models are traced as parts of the request whose trace they were
+        given."""
         if protocol == "call":
             return None
         active = self._settings.active(model)

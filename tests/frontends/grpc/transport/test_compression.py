@@ -73,7 +73,7 @@ def corrupt(body: bytes) -> bytes:
     [
         (lambda body: body[:-1], "it is cut off"),
         (lambda body: b"", "it is cut off"),
-        (lambda body: body + b"x", "there is something behind its end"),
+        (lambda body: body + b"x", "there are bytes after its end"),
         (lambda body: b"nothing of the kind", "Error -3"),
         (corrupt, "Error -3"),
     ],

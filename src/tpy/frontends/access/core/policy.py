@@ -49,7 +49,7 @@ class Grant:
 
 
 class Allowance:
-    """The rate and the concurrency of one key. A limit that is None is none."""
+    """The rate and the concurrency of one key. None: no limit."""
 
     def __init__(self, *, per_s: float | None = None, burst: int | None = None, concurrency: int | None = None) -> None:
         size = burst if burst is not None else max(1, math.ceil(per_s or 1))

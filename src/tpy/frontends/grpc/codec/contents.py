@@ -1,4 +1,4 @@
-"""Typed contents: the elements of an input in a repeated field of its own type instead of as raw bytes.
+"""Typed contents: the elements of an input in a repeated field of the input's type instead of as raw bytes.
 
 Small ones are read by protobuf, which holds the interpreter until it is done. Large ones are given to it in steps; floating-point
 numbers are arrays over the bytes that arrived.
@@ -80,7 +80,7 @@ def read_contents(
     `datatype`, as Triton does.
 
     Raises InvalidArgument for elements in another type's field, for another number of them than `shape` needs and for more than
-    is read; Internal for bytes that are no contents.
+    is read; Internal for bytes that are not contents.
     """
     count = element_count(shape)
     found = _large_elements(contents, tensor, count) if isinstance(contents, memoryview) else _elements(contents)

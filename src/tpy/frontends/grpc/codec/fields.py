@@ -47,7 +47,7 @@ def length_delimited(number: int) -> int:
 
 def each_field(data: memoryview, budget: FieldBudget) -> Iterator[Field]:
     """The fields of the message in `data`, but those of groups, which only protobuf 2 has. Raises Internal, as Triton, for bytes
-    that are no message, TooManyFields beyond `budget`."""
+    that are not a message, TooManyFields beyond `budget`."""
     at, end, depth = 0, len(data), 0
     while at < end:
         if not budget.left:
@@ -110,7 +110,7 @@ def _messages_within(descriptor: Any) -> dict[int, Any]:
 
 
 def unparsable() -> Internal:
-    """The error for bytes that are no message, in Triton's words."""
+    """The error for bytes that are not a message, in Triton's words."""
     return Internal("Unable to parse request")
 
 

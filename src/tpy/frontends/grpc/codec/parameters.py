@@ -16,9 +16,9 @@ from tpy.messages import ParameterValue, SequencePosition
 
 
 class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """`requested`: the outputs that were asked for by name. `class_counts`: those that are wanted as their best classes, and how
-    many of them. `regions`: those that are written there and do not travel in the message. `empty_final`: whether the end of a
-    decoupled request is to be told by a message of its own (`triton_enable_empty_final_response`)."""
+    """`requested`: the outputs that were asked for by name. `class_counts`: the ones wanted as their best classes, and how many.
+    `regions`: the ones written to regions, which are not part of the message. `empty_final`: whether a separate message marks the
+    end of a decoupled request (`triton_enable_empty_final_response`)."""
 
     requested: tuple[str, ...] = ()
     class_counts: Mapping[str, int] = msgspec.field(default_factory=dict)

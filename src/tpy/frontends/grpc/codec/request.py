@@ -144,8 +144,8 @@ def decode_request(
     """The request and how to answer it. Raw tensors become views, which keep the message's bytes alive.
 
     `version` is what `parse_version` made of the request's. `forwarded` are parameters made from metadata; they join the caller's
-    own and win over them. `tensors` finds those that are not in the message. Raises InvalidArgument; for tensors that are not in
-    the message also what TensorResolver and RegionRange.load raise; nothing else, whatever the message.
+    parameters and override them. `tensors` finds tensors that are not in the message. Raises InvalidArgument; for tensors that
+    are not in the message also what TensorResolver and RegionRange.load raise; nothing else, whatever the message.
     """
     head = parsed.head
     parameters = read_parameters(head.parameters) if len(head.parameters) else NONE
@@ -178,7 +178,7 @@ def decode_request(
 def _read_inputs(
     parsed: ParsedRequest, description: ModelDescription, resolver: TensorResolver
 ) -> tuple[tuple[Tensor, ...], bool, dict[str, str]]:
-    """The inputs, whether one is in a region, and the parameters `NAME.content_type` of those that have one."""
+    """The inputs, whether one is in a region, and the parameters `NAME.content_type` of inputs with a content type."""
     head, raws, contents = parsed
     model = head.model_name
     prefix = request_prefix(head.id)

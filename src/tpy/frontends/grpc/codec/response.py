@@ -1,8 +1,7 @@
 """InferenceResponse to the pieces of a ModelInferResponse or ModelStreamInferResponse.
 
-Tensors always travel as raw contents. A small message is one piece; in a large one the tensors are pieces of their own, views
-over the arrays.
-"""
+Tensors always travel as raw contents. A small message is one piece; in a large one the tensors are separate pieces, views over
+the arrays."""
 
 from __future__ import annotations
 

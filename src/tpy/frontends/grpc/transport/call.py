@@ -78,7 +78,7 @@ class UnaryCall(CallContext, Protocol):
 
 
 class StreamCall(CallContext, Protocol):
-    """A call whose messages come and go one by one. Its handler runs in a task of its own, which is cancelled with the call.
+    """A call whose messages come and go one by one. Its handler runs in its own task, which is cancelled with the call.
     One task receives and one (possibly another) sends at a time; `send_nowait`, `finish` and `fail` may be called from anywhere
     on the Trio thread. `finish` or `fail` ends the call; a second end raises InvariantViolation."""
 

@@ -118,5 +118,5 @@ def decompress(message: memoryview, encoding: Encoding, limit: int) -> bytearray
     if not stream.eof:
         raise FramingFault(Status.INTERNAL, f"failed to decompress a message as {encoding}: it is cut off")
     if stream.unused_data or at < len(message):
-        raise FramingFault(Status.INTERNAL, f"failed to decompress a message as {encoding}: there is something behind its end")
+        raise FramingFault(Status.INTERNAL, f"failed to decompress a message as {encoding}: there are bytes after its end")
     return produced

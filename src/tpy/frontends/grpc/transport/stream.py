@@ -97,7 +97,7 @@ class StreamExchange(Exchange):
             self._receivers.unpark_all()
 
     def _keep(self, data: memoryview) -> None:
-        """Put bytes behind those that are not messages yet; small pieces together, as each is an object too."""
+        """Put bytes behind the ones that are not messages yet; small pieces together, as each is an object too."""
         uncut = self.uncut
         if not uncut or len(data) >= _PIECE_BYTES:
             uncut.append(data)
@@ -108,7 +108,7 @@ class StreamExchange(Exchange):
 
     def _cut(self) -> bool:
         """Make messages of the bytes, as long as few wait; when none does, the client may go on with the one that is under way.
-        False: they are no messages, and the call is over."""
+        False: they are not messages, and the call is over."""
         uncut, arrived = self.uncut, self.arrived
         try:
             while uncut and (room := _MESSAGES_MAX - len(arrived)) > 0:

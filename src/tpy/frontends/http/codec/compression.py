@@ -46,7 +46,7 @@ def decompress(body: bytes | bytearray | memoryview, encoding: str, limit: int) 
     if not stream.eof:
         raise InvalidArgument(f"failed to decompress the request body as {coding}: it is cut off")
     if stream.unused_data or at < len(view):
-        raise InvalidArgument(f"failed to decompress the request body as {coding}: there is something behind its end")
+        raise InvalidArgument(f"failed to decompress the request body as {coding}: there are bytes after its end")
     return produced
 
 
@@ -74,7 +74,7 @@ def _inflate(stream: zlib._Decompress, chunk: memoryview, limit: int, produced: 
 def choose_encoding(accept_encoding: str) -> Encoding:
     """The coding of a response for an `Accept-Encoding` header: the highest q among ours, the first listed on ties.
 
-    Codings that are unknown or whose q is not a number do not count; "identity" when none is left.
+    Codings that are unknown or whose q is not a number do not count; "identity" when no coding is left.
     """
     chosen: Encoding = "identity"
     chosen_weight = 0.0

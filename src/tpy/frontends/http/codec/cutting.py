@@ -110,7 +110,7 @@ class _Cutter:
         return bytes(self._outline)
 
     def string_end(self, at: int) -> int:
-        """Behind the closing quote of the string that begins at `at`. Raises InvalidArgument when it has none."""
+        """Behind the closing quote of the string that begins at `at`. Raises InvalidArgument without a closing quote."""
         at += 1
         while at < self.size:
             end = _end(_INSIDE, self.text, at, min(at + self.sizes.piece, self.size))
@@ -206,7 +206,7 @@ class _ArrayScan:
         return self.at + 1 + window.rfind(b",", 0, len(window) if stop is None else stop.start())
 
     def _depth_change(self, start: int, end: int) -> int:
-        """The number of brackets that open less those that close."""
+        """The number of opening brackets minus closing ones."""
         window = bytes(self._text[start:end])
         if b'"' in window and (b"[" in window or b"]" in window):
             window = _STRINGS.sub(b"", window)

@@ -80,8 +80,8 @@ def load_document(text: bytes | bytearray | memoryview) -> object:
 
 
 def load_with_names(text: bytes | bytearray | memoryview) -> tuple[object, bytes]:
-    """The JSON value in `text`, and a JSON text with the names of all its members, also those that are there twice: what is left
-    of the document without its long arrays and strings. Raises as load_document."""
+    """The JSON value in `text`, and a JSON text with the names of all its members, including repeated ones: the document without
+    its long arrays and strings. Raises as load_document."""
     text = _without_mark(text)
     return (parse_json(text), bytes(text)) if len(text) <= JSON_EXPLAIN_BYTES_MAX else load_with_outline(text)
 
@@ -123,7 +123,7 @@ def shown(value: object) -> str:
 
 
 def members_text(item: object) -> str:
-    """The names of the members of a JSON object in a sentence; what it is, where it is no object."""
+    """The names of the members of a JSON object in a sentence; what it is, if not an object."""
     if type(item) is not dict:
         return shown(item)
     return f"an object with {echo_list(item, ', ')}" if item else "an empty object"

@@ -158,7 +158,7 @@ def _rows_shape(described: TensorDescription, data: list[Any] | LongArray) -> tu
     for flat lists and others."""
     if isinstance(data, LongArray):
         head = data.head()
-        row: list[int] = _even_shape(head[0]) if len(head) > 1 and type(head[0]) is list else []  # an only row may be cut
+        row: list[int] = _even_shape(head[0]) if len(head) > 1 and type(head[0]) is list else []  # a sole row may be cut
         size = prod(row)
         shape = [count_elements(data) // size, *row] if row and size else []
     else:

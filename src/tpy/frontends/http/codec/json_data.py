@@ -59,7 +59,7 @@ _SURELY_FP32 = 3.4e38
 """Numbers below it, and above its negative, are not too large for FP32."""
 
 _FEW = 256
-"""Up to so many, looking at each number costs less than having numpy look out for overflows."""
+"""Up to this many, looking at each number costs less than having numpy look out for overflows."""
 
 
 def read_json_data(

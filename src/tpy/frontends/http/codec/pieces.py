@@ -4,7 +4,7 @@ No step holds the interpreter for more than a millisecond or two, and the elemen
 at once: objects and lists take up to sixty times the memory of their text.
 
 Pieces are cut at commas between elements. `[[1,2],[3,4]]` cut behind 3 is `[1,2],[3` and `4]`; with the brackets that are open
-before and behind it each piece is a document of its own, evenly nested when the array is, and valid exactly when the array is.
+before and behind it each piece is a complete document, evenly nested when the array is, and valid exactly when the array is.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class LongString:
         self.end = end
 
     def decode(self) -> str:
-        """The whole string. Raises InvalidArgument when it is none."""
+        """The whole string. Raises InvalidArgument when it is malformed."""
         return "".join(self.pieces())
 
     def encode(self) -> bytes:
-        """The whole string as UTF-8. Raises InvalidArgument when it is none."""
+        """The whole string as UTF-8. Raises InvalidArgument when it is malformed."""
         return b"".join([piece.encode() for piece in self.pieces()])
 
     def pieces(self) -> Iterator[str]:
-        """The string in pieces. Raises InvalidArgument at the piece that is none."""
+        """The string in pieces. Raises InvalidArgument at a malformed piece."""
         at = self.start
         while at < self.end:
             limit = min(at + self._piece_bytes, self.end)
@@ -106,7 +106,7 @@ class Piece(NamedTuple):
 
 
 class ArrayPiece(NamedTuple):
-    """A piece of an array with the brackets that are open before and behind it: a document of its own."""
+    """A piece of an array with the brackets that are open before and behind it: a complete document."""
 
     text: bytes
     """Without its long string."""
@@ -169,7 +169,7 @@ class LongArray:
         return found, len(found)
 
     def head(self) -> list[Any]:
-        """The first elements: enough for those who refuse a long array in this place anyway."""
+        """The first elements: enough for callers that refuse a long array in this place anyway."""
         return next(self.pieces()).parse()
 
     def _piece_text(self, piece: Piece) -> bytes:

@@ -139,7 +139,8 @@ def parse_infer(
     `body` is decompressed and belongs to the request from now on: binary tensors are views over it (a memoryview must be of
     single bytes). `header_length` is what `parse_header_length` gave: None means JSON only, 0 a raw binary request, else the
     length of the JSON part in bytes; an empty body is a raw request, too. `version` is the one of the URL. `forwarded` are
-    parameters made from headers; they join the caller's own and win over them. `tensors` finds those that are not in `body`.
+    parameters made from headers; they join the caller's parameters and override them. `tensors` finds tensors that are not in
+    `body`.
 
     Raises InvalidArgument; for tensors that are not in `body` also what TensorResolver and RegionRange.load raise; nothing else,
     whatever the bytes.

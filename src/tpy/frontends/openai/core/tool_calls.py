@@ -5,8 +5,8 @@
       └──── no call ────┘
 
 A call is reported when its name is certain, and its arguments as they come. What may still become a call, or a sign, is held
-back; what turns out to be none is text. Each decision follows from the text alone, never from where it was cut: however a text is
-divided into pieces, the text, the names and the arguments are the same."""
+back; what turns out to be neither is text. Each decision follows from the text alone, never from where it was cut: however a text
+is divided into pieces, the text, the names and the arguments are the same."""
 
 from __future__ import annotations
 
@@ -386,7 +386,7 @@ def _free(text: str, sign: str) -> int:
 
 
 def _call(text: str) -> tuple[str, str] | None:
-    """The name and the arguments of a call that is a whole object; None if it is none."""
+    """The name and the arguments of a call that is a whole object; None if it is not a call."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
 """TraceSettings: the trace settings of the server and of single models, and the sampling of requests by them.
 
-A model has those settings of its own that it was given; the others are the server's. As in Triton, each update begins the
+A model has the settings that it was given; the others are the server's. As in Triton, each update begins the
 counting of requests anew for the settings that it concerns, and `trace_count` is the number of traces that are still to be taken.
 """
 
@@ -38,7 +38,7 @@ Changes = Mapping[str, frozenset[str] | int | None]
 
 class TraceSetting(msgspec.Struct, frozen=True, kw_only=True):
     """`levels` are of TIMESTAMPS and TENSORS, none: off. One request in `rate` is traced, `count` of them, -1: without end.
-    So many traces as `log_frequency` says are a file, 0: all together."""
+    A file has `log_frequency` traces, 0: all of them."""
 
     levels: frozenset[str] = frozenset()
     rate: int = 1000
@@ -75,8 +75,8 @@ class ActiveSetting:
             self.remaining -= 1
 
     def end(self, *, collected: bool) -> bool:
-        """A request that was sampled is over; its trace is `collected`, or it has none as it was refused. Returns True if what
-        was collected so far makes a file of its own."""
+        """A request that was sampled is over; its trace is `collected`, or it was refused and has no trace. Returns True if the
+        traces collected so far make a complete file."""
         self._under_way -= 1
         self._unwritten += collected
         frequency = self.setting.log_frequency
@@ -111,7 +111,7 @@ class TraceSettings:
         return any(active.setting.levels and active.remaining for active in (self._server, *self._models.values()))
 
     def update(self, model: str, changes: Changes) -> list[ActiveSetting]:
-        """Change the settings of a model, or the server's for "". Returns those that are not in force any more.
+        """Change the settings of a model, or the server's for "". Returns the settings that are no longer in force.
 
         Raises InvalidArgument, with Triton's texts, for settings that could not trace anything; then nothing has changed.
         """
@@ -138,7 +138,7 @@ class TraceSettings:
         return [] if former is None else [former]
 
     def _kept(self, model: str) -> dict[str, frozenset[str] | int]:
-        """The settings that the model was given; a count of its own is that of the traces still to be taken."""
+        """The settings that the model was given; its own count is the number of traces still to be taken."""
         specified = dict(self._specified.get(model, {}))
         if COUNT in specified:
             specified[COUNT] = (self._models[model] if model else self._server).remaining

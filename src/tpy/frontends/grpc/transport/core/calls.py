@@ -132,7 +132,7 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_request_head(headers: Headers, header_bytes_max: int) -> RequestHead:
-    """The head of a call. Raises MalformedHeaders for what is no request by HTTP/2's rules; what is one, but cannot be a call,
+    """The head of a call. Raises MalformedHeaders for what is not a request by HTTP/2's rules; a request that cannot be a call
     becomes `refused`."""
     pseudo, fields, content_length = _check_request(headers)
     path = pseudo.get(b":path", b"").decode("latin-1")

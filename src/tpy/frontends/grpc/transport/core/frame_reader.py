@@ -88,9 +88,9 @@ _HEADERS_OVERHEAD_BYTES = 6 + 255
 
 ANY_NUMBER = 2**62
 _BYTES_PER_FRAME = 16
-"""A header block counts as one more frame for each so many bytes: decoding it takes as long."""
+"""A header block counts as one more frame per this many bytes: decoding it takes as long."""
 _SETTINGS_FRAMES = 16
-"""SETTINGS count as so many frames: each of the streams may be touched."""
+"""SETTINGS count as this many frames: each of the streams may be touched."""
 
 
 class FrameHandler(Protocol):

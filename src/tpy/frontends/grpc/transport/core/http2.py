@@ -200,8 +200,8 @@ class Http2Server:
         self._out.control(ping_frame(_KEEPALIVE_PING, ack=False))
 
     def begin_goaway(self) -> None:
-        """Ask the peer to open no more streams; those that are under way are still accepted, until it has answered the ping that
-        goes along, or until `finish_goaway`."""
+        """Ask the peer to open no more streams; streams that are under way are still accepted, until it has answered the ping
+        that goes along, or until `finish_goaway`."""
         if not self.is_closed:
             self._out.control(goaway_frame(codes.STREAM_ID_MAX, Http2Code.NO_ERROR))
             self._out.control(ping_frame(_DRAIN_PING, ack=False))
