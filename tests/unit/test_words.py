@@ -79,6 +79,43 @@ def test_retired_words_name_nothing() -> None:
     assert {name: words for name, words in found.items() if words} == {}
 
 
+TRANSLATED = {
+    r" of (?:its|their|his|your|our) own(?= (?:and|are|as|for|from|in|is|or|that|to|which|who|with)\b| ?[^ \w]|$)": "'its own X'",
+    r" (?<!here )(?:is|was|are|were) no (?!(?:faster|larger|less|longer|more|need|problem|slower|such)\b)\w+": "'is not an X'",
+    r" (?:is|was|are|were|has|have|had) none\b": "what is missing: 'without X'",
+    r" none is\b": "'no X is'",
+    r"n only\b(?<=\b[Aa]n only)": "'a sole X', or 'the only X'",
+    r"hose (?:that|which|who|whose)\b": "the noun: 'models that'",
+    r"o many\b(?<=\b[Ss]o many)": "what is counted: 'N', 'this many'",
+    r" in vain\b": "what does not happen",
+}
+"""Turns of phrase that read as translated, and what to write instead. Each begins with a letter or a space, to be quick."""
+
+
+def translations(source: str) -> list[str]:
+    """The turns of phrase in docstrings, comments and texts, as `words: write ...`."""
+    text = " ".join(source.split())
+    return [
+        f"{text[max(0, found.start() - 20) : found.end() + 20]}: write {instead}"
+        for mark, instead in TRANSLATED.items()
+        for found in re.finditer(mark, text)
+    ]
+
+
+def test_sources_read_as_if_they_were_written_in_english() -> None:
+    server = [file for file in sources() if file.relative_to(ROOT).parts[0] in ("src", "control", "data")]
+    found = {str(file.relative_to(ROOT)): translations(file.read_text(encoding="utf-8")) for file in server}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "source", ["# It is no file.", '"""None: those that\n    wait."""', "X = 1  # a thread of its own\n", "f'{x} has none'"]
+)
+def test_turns_of_phrase_are_found(source: str) -> None:
+    assert len(translations(source)) == 1
+    assert translations("# There is no file, and it is no longer there. One of its own files. X if x is None") == []
+
+
 def glossary() -> list[tuple[str, str]]:
     """Word and module of each row."""
     page = (ROOT / "docs/explanation/glossary.md").read_text(encoding="utf-8")
