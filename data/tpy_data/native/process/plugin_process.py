@@ -108,7 +108,7 @@ class PluginProcess:
                     f"{self._name} did not start within {limit_s:g} s: its library is still being loaded or initialised; see "
                     "what it waits for, and load it again"
                 )
-            _log.warning("%s is still starting after %.0f s; it is given %g s", self._name, limit_s - left_s, limit_s)
+            _log.warning("%s is still starting after %.0f s; the limit is %g s", self._name, limit_s - left_s, limit_s)
 
     @property
     def pid(self) -> int:
