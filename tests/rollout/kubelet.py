@@ -6,7 +6,7 @@ import http.client
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,9 +37,12 @@ def probe(port: int, path: str) -> bool:
 
 
 class Pod:
-    """A server in its place. `failures` says what a kubelet would have reported."""
+    """A server in its place, with more `flags` and variables of its `environment`. `failures` says what a kubelet would have
+    reported."""
 
-    def __init__(self, place: Place, models: Path) -> None:
+    def __init__(
+        self, place: Place, models: Path, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    ) -> None:
         self.place = place
         self.failures: list[str] = []
         self._server = ServerProcess(
@@ -48,10 +51,17 @@ class Pod:
             f"--metrics-port={place.metrics}",
             f"--exit-delay-secs={EXIT_DELAY_S}",
             "--exit-timeout-secs=10",
+            *flags,
             repositories=[models],
+            environment=environment,
         )
         self._over = threading.Event()
         self._liveness = threading.Thread(target=self._watch)
+
+    @property
+    def log(self) -> str:
+        """All that the server has written so far."""
+        return self._server.log
 
     def start(self) -> None:
         """Start, and wait for startup, then readiness."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
 import threading
@@ -28,6 +29,7 @@ from tpy.files import digest_file, walk
 from tpy_control.address import CloudAddress, folder_name, models_folder
 from tpy_control.core.objects import LocalFile, ModelListing, Plan
 
+_log = logging.getLogger(__name__)
 _FORMAT: Final = 1
 _DIGEST: Final = "blake2b"
 
@@ -54,6 +56,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(file.size_bytes for file in self.files)
 
 
+class _Format(msgspec.Struct, frozen=True):
+    """The part of a manifest that any format has."""
+
+    format: int
+
+
+_decode_format = msgspec.json.Decoder(_Format).decode
 _decode_manifest = msgspec.json.Decoder(Manifest).decode
 
 
@@ -304,10 +313,15 @@ def check_part(part: Path, size_bytes: int) -> tuple[str, str]:
 def _read_manifest(file: Path) -> Manifest | None:
     """None for one that cannot be read, or is of another version of this server: there is no copy then."""
     try:
-        manifest = _decode_manifest(file.read_bytes())
+        content = file.read_bytes()
+        found = _decode_format(content).format
+        if found == _FORMAT:
+            return _decode_manifest(content)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return manifest if manifest.format == _FORMAT else None
+    about = {"file": str(file), "found": found, "format": _FORMAT}
+    _log.warning("--repository-cache: %(file)s has format %(found)s, expected %(format)s: the model is downloaded anew", about)
+    return None
 
 
 def _is_sound(folder: Path, file: LocalFile) -> bool:

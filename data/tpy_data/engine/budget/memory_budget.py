@@ -26,11 +26,12 @@ from tpy.state import ObservedKey
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.units import KIB, MIB, NS_PER_S
 from tpy_data.engine.budget.core.budget import Action, BudgetCore, Load, Refuse, Shortage, State, Unload, Why
-from tpy_data.engine.budget.core.sizes import FORMAT, KeptSize, KeptSizes, ModelFiles, Sizes
+from tpy_data.engine.budget.core.sizes import FORMAT, KeptFormat, KeptSize, KeptSizes, ModelFiles, Sizes
 from tpy_data.engine.budget.metrics import BudgetUse, budget_families
 from tpy_data.engine.budget.on_demand_engine import OnDemandEngine, WaitingRoom
 
 _log = logging.getLogger(__name__)
+_FORMAT_DECODER = msgspec.json.Decoder(KeptFormat)
 _DECODER = msgspec.json.Decoder(KeptSizes)
 
 CANNOT_FIT, LATE, FULL = "cannot_fit", "late", "full"
@@ -327,16 +328,17 @@ def read_sizes(file: Path) -> Mapping[str, KeptSize]:
     """The content of the file; nothing if it does not exist or has another format. Blocks. Raises Unavailable for a file that
     cannot be read."""
     try:
-        found = _DECODER.decode(read_file(file, bytes_max=MODEL_SIZES_FILE_BYTES_MAX))
+        content = read_file(file, bytes_max=MODEL_SIZES_FILE_BYTES_MAX)
+        found = _FORMAT_DECODER.decode(content).format
+        if found == FORMAT:
+            return _DECODER.decode(content).models
     except FileNotFoundError:
         return {}
     except (OSError, TpyError, msgspec.MsgspecError) as error:
         raise Unavailable(f"--model-sizes-file {file} cannot be read: {error}") from None
-    if found.format != FORMAT:
-        about = {"file": str(file), "found": found.format, "format": FORMAT}
-        _log.warning("--model-sizes-file %(file)s has format %(found)s, expected %(format)s: sizes are measured anew", about)
-        return {}
-    return found.models
+    about = {"file": str(file), "found": found, "format": FORMAT}
+    _log.warning("--model-sizes-file %(file)s has format %(found)s, expected %(format)s: sizes are measured anew", about)
+    return {}
 
 
 def _shown(size_bytes: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
@@ -17,7 +17,7 @@ import trio
 from tpy.clock import Clock
 from tpy.config.rollout import RolloutPlan, rollout_plan
 from tpy.errors import ErrorCode, NotFound, TpyError, Unavailable
-from tpy.files import read_file, replace_file
+from tpy.files import UnusableFile, read_file, replace_file
 from tpy.ids import ModelId
 from tpy.limits import ROLLOUT_FILE_BYTES_MAX, ROLLOUT_LOOK_S
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, RolloutArm, RolloutStatus
@@ -38,6 +38,11 @@ _OF_CLIENTS = frozenset((ErrorCode.INVALID_ARG, ErrorCode.CANCELLED, ErrorCode.U
 """Errors that say nothing against a version: the request was wrong, or nobody waits for it."""
 
 
+FORMAT: Final = 1
+"""Of a model's line in the file. A line of a higher number is refused: without what it says, a version that was rolled back would
+get all requests."""
+
+
 class Kept(msgspec.Struct, frozen=True):
     """A model's line in the file: the version that answers, and the newer one with its step and state, 0 for none."""
 
@@ -46,8 +51,16 @@ class Kept(msgspec.Struct, frozen=True):
     step: int = 0
     state: RolloutState = RolloutState.RUNNING
     reason: str = ""
+    format: int = FORMAT
 
 
+class _Format(msgspec.Struct, frozen=True):
+    """The part of a line that any format has; the first ones did not say it."""
+
+    format: int = FORMAT
+
+
+_FORMATS = msgspec.json.Decoder(dict[str, _Format])
 _DECODER = msgspec.json.Decoder(dict[str, Kept])
 
 
@@ -395,7 +408,14 @@ def _arm(version: int, core: RolloutCore, arm: Arm) -> RolloutArm:
 def read_kept(file: Path) -> dict[str, Kept]:
     """The content of the file, nothing if it does not exist. Blocks. Raises Unavailable if it cannot be read."""
     try:
-        return _DECODER.decode(read_file(file, bytes_max=ROLLOUT_FILE_BYTES_MAX))
+        content = read_file(file, bytes_max=ROLLOUT_FILE_BYTES_MAX)
+        for model, line in _FORMATS.decode(content).items():
+            if line.format > FORMAT:
+                raise UnusableFile(
+                    f"model '{model}' has format {line.format}, expected at most {FORMAT}: a newer tpy has written it; "
+                    "start that one, or remove the file to begin with the newest version of each model"
+                )
+        return {model: msgspec.structs.replace(line, format=FORMAT) for model, line in _DECODER.decode(content).items()}
     except FileNotFoundError:
         return {}
     except (OSError, TpyError, msgspec.MsgspecError) as error:

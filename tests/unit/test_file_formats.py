@@ -1,0 +1,67 @@
+"""Files that another version of the server has written: what is not read is named, whatever else is in it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tpy.errors import Unavailable
+from tpy_control.sources.cloud.copies import LocalCopies
+from tpy_data.engine.budget.core.sizes import KeptSize, KeptSizes
+from tpy_data.engine.budget.memory_budget import read_sizes
+from tpy_data.engine.rollouts.core.rollout import RolloutState
+from tpy_data.engine.rollouts.rollouts import Kept, read_kept
+
+SIZE = KeptSize("abc", "onnxruntime", 2, 1)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "file.json"
+
+
+def test_rollouts_of_this_format_and_of_none_are_read(file: Path) -> None:
+    line = Kept(1, 2, 0, RolloutState.ROLLED_BACK, "as asked")
+    file.write_bytes(msgspec.json.encode({"m": line}))
+    assert b'"format":1' in file.read_bytes()
+    assert read_kept(file) == {"m": line}
+    file.write_text('{"m": {"version": 1, "new": 2, "state": "rolled back", "reason": "as asked"}}')
+    assert read_kept(file) == {"m": line}, "as it was written before there were formats"
+
+
+def test_rollouts_of_a_newer_format_are_refused(file: Path) -> None:
+    file.write_text('{"a": {"version": 1}, "m": {"format": 2, "state": {"unheard": "of"}}}')
+    with pytest.raises(Unavailable) as refused:
+        read_kept(file)
+    assert str(refused.value) == (
+        f"--rollout-file {file} cannot be read: model 'm' has format 2, expected at most 1: a newer tpy has written it; "
+        "start that one, or remove the file to begin with the newest version of each model"
+    )
+
+
+def test_sizes_of_another_format_are_measured_anew(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file.write_bytes(msgspec.json.encode(KeptSizes(1, {"m:1": SIZE})))
+    assert read_sizes(file) == {"m:1": SIZE}
+    assert not caplog.records
+    file.write_text('{"format": 2, "models": ["of", "another", "kind"]}')
+    assert read_sizes(file) == {}
+    assert [record.getMessage() for record in caplog.records] == [
+        f"--model-sizes-file {file} has format 2, expected 1: sizes are measured anew"
+    ]
+
+
+def test_copies_of_another_format_are_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manifest = tmp_path / "repository" / "m.json"
+    manifest.parent.mkdir()
+    manifest.write_text('{"format": 2, "files": "elsewhere"}')
+    copies = LocalCopies(tmp_path, keep=True, bytes_max=1)
+    with caplog.at_level(logging.WARNING):
+        copies.open()
+    copies.close()
+    assert copies.size_bytes() == 0
+    assert [record.getMessage() for record in caplog.records] == [
+        f"--repository-cache: {manifest} has format 2, expected 1: the model is downloaded anew"
+    ]
