@@ -259,6 +259,20 @@ SOAK ?= 10
 soak: $(SETUP) ## the tests with random traffic, which make test runs short: make soak SOAK=100 for so many times as much
 	$(BIN)/python -m pytest --soak $(SOAK) $$(grep -rlF 'soak: int' tests --include='test_*.py')
 
+COVERAGE_SETUP := $(VENV)/.tpy-coverage-setup
+COVERED ?= tests/unit tests/frontends tests/control tests/schedulers tests/engine tests/cache tests/recording tests/remote tests/load
+
+$(COVERAGE_SETUP): pyproject.toml constraints.txt $(SETUP)
+	$(PIP) install -c constraints.txt -e '.[coverage]'
+	touch $@
+
+# Of what runs in the process of the tests: the suites that start servers reach more.
+coverage: $(COVERAGE_SETUP) ## the lines and branches that tests without a server reach, in build/coverage: make coverage COVERED=tests/engine
+	$(BIN)/python -m coverage run -m pytest $(COVERED)
+	$(BIN)/python -m coverage html -q
+	$(BIN)/python -m coverage report | tail -1
+	@echo "open build/coverage/index.html"
+
 test-changed: $(SETUP) ## run the tests of what differs from main, with the packages that they need: make test-changed BASE=HEAD for what is not committed
 	$(BIN)/python -m tests.changed $(BASE)
 

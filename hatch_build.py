@@ -15,7 +15,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.requirements import Requirement
 
 _SBOM = "tpy-server.cdx.json"
-_DEVELOPERS = ("bench", "dev", "fuzz", "page", "release", "site")
+_DEVELOPERS = ("bench", "coverage", "dev", "fuzz", "page", "release", "site")
 """Extras that nobody has who runs a server."""
 
 

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 STAGES: Mapping[str, str] = {
     "tests": ".ci/run",
     "clients and tools": "make interop test-openai-clients",
+    "coverage": "make coverage",
     "fuzz": "make fuzz",
     "simulation": "make simulate SEEDS=5000",
     "mutants": "make mutants MUTANTS=20",
