@@ -276,7 +276,7 @@ coverage: $(COVERAGE_SETUP) ## the lines and branches that tests without a serve
 test-changed: $(SETUP) ## run the tests of what differs from main, with the packages that they need: make test-changed BASE=HEAD for what is not committed
 	$(BIN)/python -m tests.changed $(BASE)
 
-check: $(SETUP) ## formatting, lint, types, import directions, generated files, words: all of them, then what failed
+check: $(SETUP) ## formatting, lint, types, import directions, generated files, words, English of the pages: all of them, then what failed
 	@failed=(); try() { echo "$$*"; "$$@" || failed+=("$$*"); }; \
 	try $(BIN)/ruff format --check .; \
 	try $(BIN)/ruff check .; \
@@ -285,6 +285,7 @@ check: $(SETUP) ## formatting, lint, types, import directions, generated files, 
 	try diff <($(BIN)/python -m tpy.cli.reference) docs/reference/command-line.md; \
 	try $(BIN)/python docs/pictures --check; \
 	try $(BIN)/python docs/zh/translations.py --check; \
+	try $(BIN)/python docs/prose.py; \
 	try $(BIN)/python -m pytest $(LINT_TESTS); \
 	for each in "$${failed[@]}"; do echo "failed: $$each"; done; test $${#failed[@]} = 0
 
