@@ -1,8 +1,9 @@
 """`--workers N`: run the tests of each file in one of N processes, which are forked when the tests are collected.
 
-The first process collects, gives a file at a time to a worker that is idle, in the order of tests/conftest.py, and reports. Tests
-marked `alone` come first, one after another, with nothing beside them. A worker that ended is replaced, and its test is reported
-as the one that ended it.
+The first process collects, gives a file at a time to a worker that has none, in the order of tests/conftest.py, and reports.
+Tests marked `alone` come first, one after another. Beside them one worker runs the last files in the time of the processor that
+they leave: the kernel takes it away at once when an `alone` test has something to do. A worker that ended is replaced, and its
+test is reported as the one that ended it.
 
 pytest-xdist has each worker collect for itself: on two cores with four workers that is a tenth of the time of the whole suite.
 """
@@ -42,7 +43,8 @@ class Worker:
     """A forked process, as the first process sees it. `left` are the tests of its group that have not ended. The descriptor `end`
     is readable when it has ended; its connection may be open longer, in servers that its tests forked."""
 
-    def __init__(self, session: pytest.Session) -> None:
+    def __init__(self, session: pytest.Session, *, yields: bool = False) -> None:
+        """With `yields` it runs only while nothing else wants its processor, and what it starts as well."""
         self.left: deque[int] = deque()
         self.connection, theirs = Pipe()
         session.config.get_terminal_writer().flush()  # else what waits there would be written twice
@@ -50,6 +52,8 @@ class Worker:
         self._pid = os.fork()
         if not self._pid:
             self.connection.close()
+            if yields:
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
             _work(session, theirs, first)
             raise WorkerDone
         theirs.close()
@@ -82,16 +86,17 @@ class Workers:
         self._count = count
         self._by_test = by_test
         self._workers: list[Worker] = []
+        self._busy: list[Worker] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         """Run what was collected. Nothing, or what cannot be collected, is left to pytest."""
         if session.testsfailed or session.config.getoption("collectonly") or not session.items:
             return None
-        alone, others = groups_of(session.items, by_test=self._by_test)
+        alone, others = map(deque, groups_of(session.items, by_test=self._by_test))
         try:
-            self._share(session, alone, 1)
-            self._share(session, others, self._count)
+            self._run_alone(session, alone, others)
+            self._share(session, others)
             for worker in self._workers:
                 worker.connection.send(None)
             while self._workers:
@@ -103,36 +108,66 @@ class Workers:
                 worker.kill()
         return True
 
-    def _share(self, session: pytest.Session, groups: Sequence[Group], count: int) -> None:
-        """Run these groups, up to so many at a time."""
-        waiting, idle, busy = deque(groups), deque(self._workers), list[Worker]()
-        while waiting or busy:
-            while waiting and len(busy) < count:
-                worker = idle.popleft() if idle else self._start(session)
-                worker.run(waiting.popleft())
-                busy.append(worker)
-            ready = wait([worker.connection for worker in busy] + [worker.end for worker in busy])
-            for worker in list(busy):
-                if worker.connection in ready:
-                    with contextlib.suppress(EOFError, ConnectionError):
-                        message = worker.connection.recv()
-                        if message is None:
-                            busy.remove(worker)
-                            idle.append(worker)
-                        else:
-                            _report(session, worker, message)
-                        continue
-                if worker.end in ready:
-                    busy.remove(worker)
-                    if left := self._ended(session, worker):
-                        waiting.appendleft(left)
-            if session.shouldfail:
-                raise session.Failed(session.shouldfail)
-            if session.shouldstop:
-                raise session.Interrupted(session.shouldstop)
+    def _run_alone(self, session: pytest.Session, alone: deque[Group], others: deque[Group]) -> None:
+        """Run the tests that run alone; beside them, where there is a processor for it, the last of the others."""
+        main: Worker | None = None
+        yielding: Worker | None = None
+        processors = min(self._count, os.cpu_count() or 1)
+        while alone or self._busy:
+            if alone and main not in self._busy:
+                main = self._give(main or self._start(session), alone.popleft())
+            if alone and others and processors > 1 and yielding not in self._busy:
+                yielding = self._give(yielding or self._start(session, yields=True), others.pop())
+            for worker, left in self._wait(session):
+                if left:
+                    (alone if worker is main else others).append(left)
+            main, yielding = (each if each in self._workers else None for each in (main, yielding))
+        if yielding is not None:
+            self._workers.remove(yielding)
+            with contextlib.suppress(OSError):
+                yielding.connection.send(None)
+            yielding.close()
 
-    def _start(self, session: pytest.Session) -> Worker:
-        worker = Worker(session)
+    def _share(self, session: pytest.Session, groups: deque[Group]) -> None:
+        """Run these groups, as many at a time as there are workers."""
+        while groups or self._busy:
+            while groups and len(self._busy) < self._count:
+                idle = [worker for worker in self._workers if worker not in self._busy]
+                self._give(idle[0] if idle else self._start(session), groups.popleft())
+            for _, left in self._wait(session):
+                if left:
+                    groups.appendleft(left)
+
+    def _give(self, worker: Worker, group: Group) -> Worker:
+        worker.run(group)
+        self._busy.append(worker)
+        return worker
+
+    def _wait(self, session: pytest.Session) -> list[tuple[Worker, Group]]:
+        """Take the reports of workers. Returns those that have no test any more, with what one that ended has left."""
+        done: list[tuple[Worker, Group]] = []
+        ready = wait([worker.connection for worker in self._busy] + [worker.end for worker in self._busy])
+        for worker in list(self._busy):
+            if worker.connection in ready:
+                with contextlib.suppress(EOFError, ConnectionError):
+                    message = worker.connection.recv()
+                    if message is None:
+                        self._busy.remove(worker)
+                        done.append((worker, ()))
+                    else:
+                        _report(session, worker, message)
+                    continue
+            if worker.end in ready:
+                self._busy.remove(worker)
+                done.append((worker, self._ended(session, worker)))
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+        return done
+
+    def _start(self, session: pytest.Session, *, yields: bool = False) -> Worker:
+        worker = Worker(session, yields=yields)
         self._workers.append(worker)
         return worker
 

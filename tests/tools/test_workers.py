@@ -61,7 +61,10 @@ def test_first(shared, of_module):
 
 @pytest.mark.alone
 def test_alone(shared):
-    assert running() == [str(os.getpid())]
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    beside = [int(each) for each in running() if each != str(os.getpid())]
+    assert all(os.sched_getscheduler(each) == os.SCHED_IDLE for each in beside)
+    assert len(beside) <= 1
 
 def test_fails():
     print("what it wrote")
