@@ -52,12 +52,12 @@ class Worker:
         self._pid = os.fork()
         if not self._pid:
             self.connection.close()
-            if yields:
-                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
             _work(session, theirs, first)
             raise WorkerDone
         theirs.close()
         self.end = os.pidfd_open(self._pid)
+        if yields:
+            os.sched_setscheduler(self._pid, os.SCHED_IDLE, os.sched_param(0))
 
     def run(self, group: Group) -> None:
         """Have it run these tests."""
@@ -114,10 +114,10 @@ class Workers:
         yielding: Worker | None = None
         processors = min(self._count, os.cpu_count() or 1)
         while alone or self._busy:
-            if alone and main not in self._busy:
-                main = self._give(main or self._start(session), alone.popleft())
             if alone and others and processors > 1 and yielding not in self._busy:
                 yielding = self._give(yielding or self._start(session, yields=True), others.pop())
+            if alone and main not in self._busy:
+                main = self._give(main or self._start(session), alone.popleft())
             for worker, left in self._wait(session):
                 if left:
                     (alone if worker is main else others).append(left)
