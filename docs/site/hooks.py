@@ -1,4 +1,5 @@
-"""Hooks of the site's build: the navigation, pages from outside the folder docs, and the check that nothing is fetched.
+"""Hooks of the site's build: the navigation, pages from outside the folder docs, the switch between languages, and the check that
+nothing is fetched.
 
 The navigation is what the README.md of each folder lists; a heading above a part of the list makes it a group.
 """
@@ -10,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from languages import HEADER, counterparts, in_its_language
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -76,7 +78,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Points links that leave or enter the folder docs to their place in the site."""
+    """Points links that leave or enter the folder docs to their place in the site. The navigation has the title of a page that
+    begins with it, so a translation's first line is left out."""
+    markdown = HEADER.sub("", markdown)
     place = page.file.src_uri
     origin = next((name for name, each in OUTSIDE.items() if each == place), f"docs/{place}")
 
@@ -96,8 +100,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Takes the script for pages that are opened as files from the site."""
-    return output.replace(_SHIM, get_relative_url("site/worker-of-files.js", page.url))
+    """Takes the script for pages that are opened as files from the site; leads from each language to the other."""
+    output = output.replace(_SHIM, get_relative_url("site/worker-of-files.js", page.url))
+    place = page.file.src_uri
+    return in_its_language(output, place, counterparts(ROOT / "docs").get(place, ""))
 
 
 def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:

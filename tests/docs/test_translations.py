@@ -5,16 +5,24 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .pages import ROOT
 
-_SPEC = importlib.util.spec_from_file_location("translations", ROOT / "docs" / "zh" / "translations.py")
-assert _SPEC is not None
-assert _SPEC.loader is not None
-translations = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(translations)
+
+def _module(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / "docs" / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+translations = _module("zh/translations.py")
+languages = _module("site/languages.py")
 
 ENGLISH = "# A page\n\nText.\n\n```sh\nmake serve\n```\n\nMore.\n"
 CHINESE = "# 页面\n\n文字。\n\n```sh\n{code}\n```\n\n更多。\n"
@@ -78,3 +86,26 @@ def test_the_pages_that_a_beginner_needs_are_there() -> None:
         *("README.md", "first-model.md", "model-configuration.md", "write-a-python-model.md"),
         *("move-from-triton.md", "serve-on-pai-eas.md", "errors.md"),
     }
+
+
+def test_the_switch_of_the_site_leads_to_the_other_language() -> None:
+    counterparts = languages.counterparts(ROOT / "docs")
+    assert counterparts["how-to/move-from-triton.md"] == "zh/move-from-triton.md"
+    assert counterparts["zh/move-from-triton.md"] == "how-to/move-from-triton.md"
+    assert not {"zh/README.md", "README.md"} & counterparts.keys(), "the start pages are each other's"
+    switch = '<html lang="en"><a href="../index.html" hreflang="en"><a href="index.html" hreflang="zh"> Previous\n'
+    chinese = languages.in_its_language(switch, "zh/errors.md", "reference/errors.md")
+    assert chinese == (
+        '<html lang="zh-Hans"><a href="../reference/errors.html" hreflang="en"><a href="errors.html" hreflang="zh"> Previous\n'
+    )
+    english = languages.in_its_language(switch, "reference/errors.md", "zh/errors.md")
+    assert 'href="../zh/errors.html" hreflang="zh"' in english
+    assert 'lang="en"' in english
+
+
+def test_the_words_of_the_theme_are_chinese_on_chinese_pages() -> None:
+    page = '<label title="Search" aria-label="Previous: 错误">\n  Table of contents\n</label><p>Search the next page.</p>\n'
+    assert languages.in_its_language(page, "index.md", "") == page
+    assert languages.in_its_language(page, "zh/README.md", "") == (
+        '<label title="搜索" aria-label="上一页: 错误">\n  目录\n</label><p>Search the next page.</p>\n'
+    )
