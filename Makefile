@@ -234,7 +234,7 @@ $(addprefix serve-,$(EXAMPLES)): serve-%: $(VENV)/.tpy-%-setup
 
 TEST_SETUP := $(SETUP) $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup
 # What is built of the repository: a wheel and an image, each installed and tried.
-PACKAGE_TESTS := tests/e2e/test_wheel.py tests/docs/test_deployment.py tests/release/test_artifacts.py tests/release/test_upgrade.py
+PACKAGE_TESTS := tests/e2e/test_wheel.py tests/docs/test_deployment.py tests/release/test_artifacts.py tests/release/test_base_install.py tests/release/test_upgrade.py
 # Tests that read the sources and run nothing of the server: a part of make check.
 LINT_TESTS := tests/unit/test_words.py tests/unit/test_import_contracts.py tests/unit/test_private_parts.py tests/tools/test_tests.py tests/mutation/test_mutants.py
 # Tests with their own targets: test-backends, where PyTorch is installed, test-vllm, test-attack, test-packages and check.
@@ -295,6 +295,7 @@ format: $(SETUP) ## format and fix what can be fixed
 
 docs: $(SETUP) ## write the generated reference pages and pictures, and the code of the Chinese pages
 	$(BIN)/python -m tpy.cli.reference > docs/reference/command-line.md
+	$(BIN)/python -m release.install_sizes --page > docs/reference/install-sizes.md
 	$(BIN)/python docs/pictures
 	$(BIN)/python docs/zh/translations.py
 

@@ -37,7 +37,7 @@ def describe_machine(peers: Peers) -> Machine:
     pages, page_size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return Machine(
         date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        processor=_processor(),
+        processor=processor(),
         cores=len(os.sched_getaffinity(0)),
         memory_gb=round(pages * page_size / 1e9, 1),
         kernel=platform.release(),
@@ -47,7 +47,8 @@ def describe_machine(peers: Peers) -> Machine:
     )
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the processor, or the kind of machine."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":
