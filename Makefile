@@ -358,6 +358,9 @@ bench-gpu: ## a network of ResNet-50's size on an NVIDIA GPU, served and in a pl
 simulate: $(SETUP) ## whole-server simulations in virtual time: make simulate SEEDS=1000
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
+simulate-batching: $(SETUP) ## `batching: auto` beside fixed sizes and delays, in virtual time: some minutes
+	$(BIN)/python -m tests.tuning
+
 chaos: $(SETUP) ## faults for real: kill workers, fill disks, break files under a running server
 	$(BIN)/python -m tests.chaos
 

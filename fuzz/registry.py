@@ -23,6 +23,7 @@ from fuzz.schedulers import fair_targets as fair
 from fuzz.schedulers import rate_targets as rates
 from fuzz.schedulers import sequence_targets as sequences
 from fuzz.schedulers import targets as schedulers
+from fuzz.schedulers import tuned_targets as tuned
 from fuzz.target import Target
 
 TARGETS: tuple[Target, ...] = (
@@ -32,6 +33,8 @@ TARGETS: tuple[Target, ...] = (
     fair.DEFAULT,
     fair.DYNAMIC,
     fair.CANARY,
+    tuned.TUNED,
+    tuned.CANARY,
     decoupled.DECOUPLED,
     decoupled.CANARY,
     sequences.DIRECT,

@@ -25,6 +25,12 @@ SUITES: dict[str, tuple[str, ...]] = {
         "tests/schedulers/test_fair_cores.py",
         "tests/engine/test_tenancy.py",
     ),
+    f"{_SCHEDULERS}/core/tuned_cores.py": ("fuzz:scheduler_tuned", "tests/tuning"),
+    f"{_SCHEDULERS}/core/batch_tuner.py": ("tests/tuning",),
+    f"{_SCHEDULERS}/core/cost_curve.py": ("tests/tuning",),
+    f"{_SCHEDULERS}/core/replay.py": ("tests/tuning",),
+    f"{_SCHEDULERS}/core/splitting.py": ("tests/tuning",),
+    f"{_ENGINE}/tuning/*.py": ("tests/tuning",),
     f"{_SCHEDULERS}/core/tenants.py": ("tests/schedulers/test_fair_cores.py", "tests/engine/test_tenancy.py"),
     f"{_SCHEDULERS}/core/engine_core.py": (
         "fuzz:scheduler_engine",

@@ -62,10 +62,50 @@ class SequenceActivity(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 0
 
 
+class CurvePoint(msgspec.Struct, frozen=True):
+    """Batches of `rows` take `mean_ns`, give or take `deviation_ns`; `count` is how many the mean rests on."""
+
+    rows: int
+    mean_ns: int
+    deviation_ns: int
+    count: int
+
+
+class TunedWait(msgspec.Struct, frozen=True):
+    """While an instance is idle, `rows` wait up to `wait_ns` for company, until there are `goal` of them. That saves
+    `gain_permille` of the requests' time."""
+
+    rows: int
+    wait_ns: int
+    goal: int
+    gain_permille: int
+
+
+class TunedSize(msgspec.Struct, frozen=True):
+    """Of `rows` that wait, only `sent` go at once."""
+
+    rows: int
+    sent: int
+
+
+class TuningActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """The tuner of a model with `batching: auto`. `target_ns` 0: none is set. `trial_rows`: a size that is tried, 0: none is;
+    `may_wait`: there is one instance, and no convoy that is halved."""
+
+    curve: tuple[CurvePoint, ...] = ()
+    arrivals_per_s: int = 0
+    target_ns: int = 0
+    waits: tuple[TunedWait, ...] = ()
+    sizes: tuple[TunedSize, ...] = ()
+    trial_rows: int = 0
+    may_wait: bool = False
+
+
 class QueueActivity(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of a model version that have no answer yet. `executing` are on instances; `prefetched` were given to an
     instance that executes something before them; the others wait in `levels`. `due_ns`: the time after which a batch that
-    is being formed is executed as it is. `tenants` are the tenants that share the `levels`."""
+    is being formed is executed as it is. `tenants` are the tenants that share the `levels`; `tuning` is there with
+    `batching: auto`."""
 
     waits_for: WaitReason = WaitReason.NOTHING
     executing: int = 0
@@ -74,6 +114,7 @@ class QueueActivity(msgspec.Struct, frozen=True, kw_only=True):
     due_ns: int | None = None
     sequences: SequenceActivity | None = None
     tenants: tuple[TenantActivity, ...] = ()
+    tuning: TuningActivity | None = None
 
     @property
     def waiting(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tpy.config.model_config import ModelConfig
@@ -15,6 +16,7 @@ from tpy_data.schedulers.core.sequence_core import SequenceCore
 from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOptions, sequence_options
 
 if TYPE_CHECKING:
+    from tpy.messages import CurvePoint
     from tpy_data.schedulers.core.tenants import Tenants
 
 
@@ -25,16 +27,22 @@ def make_core(
     *,
     engine: bool = False,
     tenants: Tenants | None = None,
+    curve: Iterable[CurvePoint] = (),
 ) -> SchedulerCore:
     """The core for a validated configuration. A model without a configured scheduler starts without `delay`. A `strategy` is for
     dynamic batching only. `engine`: the model is an engine's, whose `dynamic_batching` says how its requests are queued.
-    `tenants` share the queue, but for sequence models.
+    `tenants` share the queue, but for sequence models. `curve` is what is known of the costs of batches, if they are tuned.
 
     Raises Unsupported, naming the field, for a scheduler that this server does not offer.
     """
     name = config.name
     if config.ensemble_scheduling is not None or config.platform == "ensemble":
         raise Unsupported(f"'ensemble_scheduling' of model '{name}' is not supported by this server")
+    if "batching" in config.parameters and not engine:
+        from tpy_data.schedulers.core.tuned_cores import make_tuned_core  # most models are not tuned
+
+        if (tuned := make_tuned_core(config, tenants, delay, strategy, curve)) is not None:
+            return tuned
     if tenants is not None and config.sequence_batching is None:
         from tpy_data.schedulers.core.fair_cores import make_fair_core  # most servers have no tenants
 

@@ -125,6 +125,11 @@ class OverlapRule:
         self._gap: _Gap | None = None
         self._halving: _Halving | None = None
 
+    @property
+    def is_halving(self) -> bool:
+        """True while less goes than could."""
+        return self._halving is not None and self._halving.part is not _Part.ALL
+
     def share_of(self, count: int) -> int:
         """The number of `count` requests, which could go together now, that the instance should take."""
         part = _Part.ALL if self._halving is None else self._halving.part

@@ -132,6 +132,7 @@ def validate(config: ModelConfig, *, source: Source = NO_SOURCE, complete: bool 
     _check_rollout(report)
     _check_aliases(report)
     _check_load(report)
+    _check_tuned_batching(report)
     _check_request_timeout(report)
     _check_metrics(report)
     check_tensors(report, complete=complete)
@@ -216,6 +217,14 @@ def _check_load(report: Report) -> None:
         report.warning(
             f"parameters[{each.name}]", f"{text}: it says nothing to --model-memory-budget, which expects {each.expected}"
         )
+
+
+def _check_tuned_batching(report: Report) -> None:
+    if "batching" in report.config.parameters or "target_p99_ms" in report.config.parameters:
+        from tpy.config.tuned_batching import problems  # most models have neither
+
+        for name, text in problems(report.config):
+            report.warning(f"parameters[{name}]", f"parameter {name} of {report.config.name} {text}")
 
 
 def _check_not_ready_after(report: Report) -> None:

@@ -1,0 +1,359 @@
+"""BatchTuner: how large the next batch should be, and whether to wait for company, from what batches and arrivals were like.
+
+A wait is judged by replay. While the only instance executes, nobody is answered, so what arrives meanwhile would have arrived as
+well if the batch had waited: each execution shows what every wait, or none, would have cost its requests and those that came.
+Nothing has to be tried for that, and a client that sends its next request only after an answer is never waited for in vain.
+
+A size is judged by the cost curve: a batch is split where its parts take less time than the whole, or no more and some of its
+requests are answered earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from tpy.limits.tuning import (
+    ARRIVALS_NS,
+    FIT_BATCHES,
+    GAIN_PERMILLE_MIN,
+    WAIT_NS_MAX,
+    WINDOWS_MEMORY,
+    WINDOWS_MIN,
+)
+from tpy.messages import TunedSize, TunedWait, TuningActivity
+from tpy.units import NS_PER_S
+from tpy_data.schedulers.core.cost_curve import CostCurve
+from tpy_data.schedulers.core.replay import Arrivals, alone, lost_ns
+from tpy_data.schedulers.core.splitting import quickest, splits
+
+_PARTS: Final = (64, 32, 16, 8, 4, 2, 1)
+"""The waits that are replayed: the time of the batch without company, divided by these."""
+
+_EXACT_ROWS_MAX: Final = 16
+"""Up to here each number of rows has a wait for itself, beyond it those of about the same size share one."""
+
+_TRIED_MIN: Final = 4
+"""Smaller sizes are not halved for a trial: they are seen often enough."""
+
+_IDLE_PERMILLE_MIN: Final = 30
+"""The instance counts as idle for at least so long, or the price of its time would have no bound."""
+
+
+class TunerTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """* `windows_min`: replays with a number of rows before its wait may be used.
+    * `gain_permille_min`: the share of the requests' time that a wait or a split must save.
+    * `fit_batches`: from one look at the curve to the next.
+    """
+
+    windows_min: int = WINDOWS_MIN
+    gain_permille_min: int = GAIN_PERMILLE_MIN
+    fit_batches: int = FIT_BATCHES
+
+
+class ArrivalRate:
+    """Rows that arrive in a time: of the last ARRIVALS_NS about, older ones count half."""
+
+    __slots__ = ("_rows", "_since_ns")
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._since_ns = 0
+
+    def add(self, rows: int, now_ns: int) -> None:
+        """Rows arrive."""
+        if self._rows == 0:
+            self._since_ns = now_ns
+        self._rows += rows
+        span_ns = now_ns - self._since_ns
+        if span_ns > ARRIVALS_NS:
+            self._rows = max(1, self._rows // 2)
+            self._since_ns = now_ns - min(span_ns // 2, ARRIVALS_NS)
+
+    def per_s(self, now_ns: int) -> int:
+        """Rows in a second."""
+        return self._rows * NS_PER_S // max(now_ns - self._since_ns, 1) if self._rows > 1 else 0
+
+    def in_ns(self, time_ns: int, now_ns: int) -> int:
+        """Rows in a time."""
+        return self._rows * time_ns // max(now_ns - self._since_ns, 1) if self._rows > 1 else 0
+
+
+class _Wait:
+    """One of the waits for a number of rows: `gain` is the share of their time that it would have saved on average, in
+    millionths, `gain_lately` in the last few replays; `company` are the rows that came in it, in thousandths."""
+
+    __slots__ = ("company", "gain", "gain_lately")
+
+    def __init__(self) -> None:
+        self.gain = 0
+        self.gain_lately = 0
+        self.company = 0
+
+    def add(self, gain: int, rows: int, count: int) -> None:
+        """The `count`th replay."""
+        gain = max(-2_000_000, min(gain, 1_000_000))
+        self.gain += (gain - self.gain) // min(count, WINDOWS_MEMORY)
+        self.gain_lately += (gain - self.gain_lately) // min(count, WINDOWS_MIN)
+        self.company += (1000 * rows - self.company) // min(count, WINDOWS_MIN // 2)
+
+
+class _Waits:
+    """The waits for a number of rows, after `count` replays; `chosen` is the one that pays."""
+
+    __slots__ = ("chosen", "count", "waits")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.waits = tuple(_Wait() for _ in _PARTS)
+        self.chosen: int | None = None
+
+    def choose(self, terms: TunerTerms) -> None:
+        """Choose the shortest of those that save about most, if they save enough."""
+        self.chosen = None
+        if self.count < terms.windows_min:
+            return
+        best = max(wait.gain for wait in self.waits)
+        for index, wait in enumerate(self.waits):
+            gain_min = 1000 * terms.gain_permille_min
+            pays = wait.gain >= gain_min and wait.gain_lately >= min(0, gain_min)
+            if pays and wait.gain >= best - abs(best) // 16:
+                self.chosen = index
+                return
+
+
+class _Window:
+    """From when the instance could have had `rows` until the batch is over. They are held until `due_ns`, or until there are
+    `goal`."""
+
+    __slots__ = ("arrivals", "due_ns", "goal", "is_sent", "rows", "since_ns")
+
+    def __init__(self, rows: int, since_ns: int) -> None:
+        self.rows = rows
+        self.since_ns = since_ns
+        self.arrivals = Arrivals()
+        self.due_ns = since_ns
+        self.goal = rows
+        self.is_sent = False
+
+
+_TERMS: Final = TunerTerms()
+
+
+class BatchTuner:
+    """Of one model version. Sizes are rows.
+
+    `target_ns`: no request waits for company if it would be late then, and a batch is made smaller if that has its oldest request
+    in time and the instance is fast enough with smaller ones. `may_wait`: there is one instance, and nothing else shapes its
+    batches.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_parts",
+        "_rate",
+        "_terms",
+        "_trial",
+        "_waits",
+        "_window",
+        "curve",
+        "may_wait",
+        "misses_target",
+        "target_ns",
+    )
+
+    def __init__(self, curve: CostCurve, target_ns: int = 0, terms: TunerTerms = _TERMS) -> None:
+        self.target_ns = target_ns
+        self.may_wait = False
+        self.misses_target = False  # even with the smallest batch that was seen
+        self.curve = curve
+        self._terms = terms
+        self._rate = ArrivalRate()
+        self._waits: dict[int, _Waits] = {}
+        self._window: _Window | None = None
+        self._parts: list[int] = []  # by cell, the cell to send of it
+        self._trial = 0
+        self._batches = 0
+        self._look(0)
+
+    # events
+
+    def arrived(self, rows: int, now_ns: int) -> None:
+        """A request has come."""
+        self._rate.add(rows, now_ns)
+        window = self._window
+        if window is not None:
+            window.arrivals.add(rows, now_ns - window.since_ns)
+
+    def began(self, rows: int) -> None:
+        """A batch of so many was sent."""
+        window = self._window
+        if window is not None and rows < window.rows:
+            self._window = None  # it is over before the whole one would have been, so nobody sees what came meanwhile
+        elif window is not None:
+            window.is_sent = True
+
+    def ended(self, rows: int, took_ns: int, now_ns: int) -> None:
+        """A batch is over, which took so long; 0: nobody says."""
+        window, self._window = self._window, None
+        if took_ns <= 0:
+            return
+        self.curve.add(rows, took_ns)
+        self._batches += 1
+        if self._batches < self._terms.fit_batches or self._batches % self._terms.fit_batches == 0:
+            self._look(now_ns)
+        if window is not None and window.is_sent:
+            self._replay(window)
+
+    def forget_waits(self) -> None:
+        """The instances are not those of before."""
+        self._window = None
+        self._waits.clear()
+
+    # decisions
+
+    def holds(self, rows: int, oldest_ns: int, now_ns: int) -> bool:
+        """True while so many rows, the first of which is there since `oldest_ns`, should wait for company although an instance is
+        idle."""
+        if not self.may_wait:
+            self._window = None
+            return False
+        window = self._window
+        if window is None or window.is_sent or oldest_ns > window.since_ns:
+            window = self._window = self._opened(rows, oldest_ns, now_ns)
+        return rows < window.goal and now_ns < window.due_ns
+
+    def due_ns(self) -> int | None:
+        """The end of the present wait; None: nothing waits for company."""
+        return None if self._window is None or self._window.is_sent else self._window.due_ns
+
+    def size(self, rows: int, oldest_ns: int, now_ns: int) -> int:
+        """The rows to send of those that wait and fit together."""
+        curve, cell = self.curve, self.curve.cell_of(rows)
+        part = self._parts[cell] if cell < len(self._parts) else cell
+        if self.target_ns:
+            left_ns = oldest_ns + self.target_ns - now_ns
+            if 0 < left_ns < curve.cell_ns(part):
+                part = self._part_in_time(part, left_ns, now_ns)
+        return rows if part == cell else min(rows, part * curve.width)
+
+    def explain(self, now_ns: int) -> TuningActivity:
+        """Its knowledge, and its choices now."""
+        curve = self.curve
+        waits = []
+        for key, each in sorted(self._waits.items()):
+            if each.chosen is not None:
+                rows = key if key <= _EXACT_ROWS_MAX else 1 << (key - _EXACT_ROWS_MAX)
+                waits.append(TunedWait(rows, *self._wait(rows, each, each.chosen), each.waits[each.chosen].gain // 1000))
+        known = set(curve.known())
+        return TuningActivity(
+            curve=curve.points(),
+            arrivals_per_s=self._rate.per_s(now_ns),
+            target_ns=self.target_ns,
+            waits=tuple(waits),
+            sizes=tuple(
+                TunedSize(cell * curve.width, part * curve.width)
+                for cell, part in enumerate(self._parts)
+                if part != cell and {cell, part} <= known
+            ),
+            trial_rows=self._trial * curve.width,
+            may_wait=self.may_wait,
+        )
+
+    # waits
+
+    def _opened(self, rows: int, oldest_ns: int, now_ns: int) -> _Window:
+        """The window of a batch that could go now."""
+        window = _Window(rows, now_ns)
+        found = self._waits.get(_key(rows))
+        if found is None or found.chosen is None:
+            return window
+        wait_ns, goal = self._wait(rows, found, found.chosen)
+        window.goal = goal
+        window.due_ns = now_ns + wait_ns
+        if self.target_ns:
+            window.due_ns = min(window.due_ns, oldest_ns + self.target_ns - self.curve.time_ns(goal))
+        return window
+
+    def _wait(self, rows: int, waits: _Waits, chosen: int) -> tuple[int, int]:
+        """The time of a wait, and the rows that end it."""
+        goal = rows + (waits.waits[chosen].company + 500) // 1000
+        return _part_ns(self.curve.time_ns(rows), _PARTS[chosen]), min(goal, self.curve.batch_size_max)
+
+    def _replay(self, window: _Window) -> None:
+        """Reckon what each wait would have saved."""
+        curve, rows, arrivals = self.curve, window.rows, window.arrivals
+        without = alone(curve, rows, arrivals)
+        if not without.time_ns:
+            return
+        waits = self._waits.setdefault(_key(rows), _Waits())
+        waits.count += 1
+        for index, (part, wait) in enumerate(zip(_PARTS, waits.waits, strict=True)):
+            wait_ns, goal = _part_ns(without.alone_ns, part), self._wait(rows, waits, index)[1]
+            lost = lost_ns(curve, rows, arrivals, without, wait_ns, goal)
+            wait.add(-1_000_000 * lost // without.time_ns, arrivals.rows_by(wait_ns), waits.count)
+        waits.choose(self._terms)
+
+    # sizes
+
+    def _look(self, now_ns: int) -> None:
+        """Decide anew which sizes are split, and into what."""
+        curve = self.curve
+        curve.fit()
+        cells = curve.cell_of(curve.batch_size_max)
+        self._parts = list(range(cells + 1))
+        self._trial = 0
+        known = curve.known()
+        if not known:
+            return
+        self.misses_target = 0 < self.target_ns < curve.cell_ns(known[0])
+        largest = known[-1]
+        self._parts[: largest + 1] = splits(curve, quickest(curve), largest, self._price(now_ns), self._terms.gain_permille_min)
+        if self._parts[largest] < largest:
+            self._parts[largest:] = [self._parts[largest]] * (cells + 1 - largest)
+        self._trial = trial = self._untried(known)
+        if trial:
+            for cell in range(trial + 1, cells + 1):
+                if cell >= largest or self._parts[cell] < cell:
+                    self._parts[cell] = trial
+
+    def _untried(self, known: Sequence[int]) -> int:
+        """A size that should be tried, because nobody knows whether it is better than the one that is sent when most wait: half
+        of that, or twice a part; 0: none."""
+        largest = known[-1]
+        part = self._parts[largest]
+        if part < largest and 2 * part < largest and 2 * part not in known:
+            return 2 * part
+        return part // 2 if part >= _TRIED_MIN and part // 2 not in known else 0
+
+    def _price(self, now_ns: int) -> int:
+        """The cells' worth of requests that come while the instance is busy, so that each waits for what a batch takes longer."""
+        curve = self.curve
+        known = curve.known()
+        best_ns = min(curve.cell_ns(cell) // cell for cell in known)
+        width = curve.width
+        busy = self._rate.per_s(now_ns) * best_ns * 1000 // (width * NS_PER_S)
+        idle = max(_IDLE_PERMILLE_MIN, 1000 - busy)
+        behind = self._rate.in_ns(curve.cell_ns(known[-1]), now_ns) // width
+        return 1000 * behind // idle
+
+    def _part_in_time(self, cell: int, left_ns: int, now_ns: int) -> int:
+        """The largest size that is over in this time, if the instance can do all that comes with it; else `cell`."""
+        curve = self.curve
+        for part in reversed(curve.known()):
+            took_ns = curve.cell_ns(part)
+            if part < cell and took_ns <= left_ns:
+                enough = part * curve.width * 4 * NS_PER_S > 5 * self._rate.per_s(now_ns) * took_ns
+                return part if enough else cell
+        return cell
+
+
+def _part_ns(alone_ns: int, part: int) -> int:
+    """The wait that is this part of the time of the batch."""
+    return max(1, min(alone_ns // part, WAIT_NS_MAX))
+
+
+def _key(rows: int) -> int:
+    return rows if rows <= _EXACT_ROWS_MAX else _EXACT_ROWS_MAX + rows.bit_length() - 1

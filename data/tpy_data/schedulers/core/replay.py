@@ -1,0 +1,69 @@
+"""Replay: what the requests of an execution would have lost or gained, had its batch waited for company."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from tpy.limits.tuning import REPLAYED_ARRIVALS_MAX
+from tpy_data.schedulers.core.cost_curve import CostCurve
+
+
+class Arrivals:
+    """The rows that arrived, by the time since the batch could have gone."""
+
+    __slots__ = ("_offsets_ns", "_rows")
+
+    def __init__(self) -> None:
+        self._offsets_ns: list[int] = []
+        self._rows: list[int] = []  # by then, all together
+
+    def add(self, rows: int, offset_ns: int) -> None:
+        """A request has come. Of more than REPLAYED_ARRIVALS_MAX the last ones do not count."""
+        if len(self._rows) < REPLAYED_ARRIVALS_MAX:
+            self._offsets_ns.append(offset_ns)
+            self._rows.append(rows + (self._rows[-1] if self._rows else 0))
+
+    def rows_by(self, offset_ns: int) -> int:
+        """The rows that arrived by then."""
+        index = bisect_right(self._offsets_ns, offset_ns)
+        return self._rows[index - 1] if index else 0
+
+    def time_of(self, rows: int) -> int:
+        """The time by which so many rows had arrived. At least so many did."""
+        return self._offsets_ns[bisect_right(self._rows, rows - 1)]
+
+
+class Alone(NamedTuple):
+    """A batch that does not wait is over after `alone_ns`, the next one, of the `company` that came meanwhile, after `both_ns`,
+    and all their requests together are there for `time_ns`."""
+
+    alone_ns: int
+    company: int
+    both_ns: int
+    time_ns: int
+
+
+def alone(curve: CostCurve, rows: int, arrivals: Arrivals) -> Alone:
+    """A batch of `rows` that does not wait."""
+    alone_ns = curve.time_ns(rows)
+    company = arrivals.rows_by(alone_ns)
+    both_ns = alone_ns + curve.time_ns(company)
+    return Alone(alone_ns, company, both_ns, rows * alone_ns + company * both_ns)
+
+
+def lost_ns(curve: CostCurve, rows: int, arrivals: Arrivals, without: Alone, wait_ns: int, goal: int) -> int:
+    """The time by which all requests together are there longer, if the batch waits for `wait_ns` or until it has `goal` rows.
+
+    Some of the company is in the first batch then, the rest in the second. Whoever comes later, about as many as the company, is
+    served later, or sooner, by as much as the second batch is over later, or sooner.
+    """
+    if goal <= rows:
+        return 0  # nobody is expected, so nobody is waited for
+    if arrivals.rows_by(wait_ns) >= goal - rows:
+        wait_ns = arrivals.time_of(goal - rows)
+    joined = min(arrivals.rows_by(wait_ns), curve.batch_size_max - rows)
+    first_ns = wait_ns + curve.time_ns(rows + joined)
+    second_ns = first_ns + curve.time_ns(without.company - joined)
+    first_lost_ns = rows * (first_ns - without.alone_ns) + joined * (first_ns - without.both_ns)
+    return first_lost_ns + (2 * without.company - joined) * (second_ns - without.both_ns)

@@ -1,0 +1,154 @@
+"""The dynamic cores of models with `batching: auto`: those of other models, around a BatchTuner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tpy.config.model_config import ModelConfig
+from tpy.config.tuned_batching import tuned_batching
+from tpy.messages import CurvePoint, QueueActivity
+from tpy_data.schedulers.core.batch_forming import BatchForming
+from tpy_data.schedulers.core.batch_tuner import BatchTuner
+from tpy_data.schedulers.core.contract import BatchStrategy, Dispatch, Ticket
+from tpy_data.schedulers.core.cost_curve import CostCurve
+from tpy_data.schedulers.core.dynamic import DynamicCore
+from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, DynamicOptions, StartDelay, dynamic_options
+from tpy_data.schedulers.core.fair_cores import FairDynamicCore
+from tpy_data.schedulers.core.overlap import OverlapTerms
+from tpy_data.schedulers.core.priority_queue import QueueLevel
+from tpy_data.schedulers.core.tenants import Tenants
+
+
+class TunedForming(BatchForming):
+    """Asks the tuner whether to wait, and how many rows to send."""
+
+    __slots__ = ("_tuner",)
+
+    def __init__(self, options: DynamicOptions, strategy: BatchStrategy | None, tuner: BatchTuner) -> None:
+        self._tuner = tuner
+        super().__init__(options, strategy)
+
+    def due_ns(self) -> int | None:
+        """As `BatchForming.due_ns`."""
+        return self._tuner.due_ns() if self.tickets else None
+
+    def ready_count(self, now_ns: int) -> int:
+        """As `BatchForming.ready_count`."""
+        if not self._closed and self._rows < self._batch_size_max and self._tuner.holds(self._rows, self._oldest_ns, now_ns):
+            return 0
+        size = self._tuner.size(self._rows, self._oldest_ns, now_ns)
+        if size >= self._rows:
+            return len(self.tickets)
+        rows = 0
+        for count, ticket in enumerate(self.tickets):
+            rows += ticket.batch_size
+            if rows > size:
+                return max(1, count)
+        return len(self.tickets)
+
+
+class _Tuned(DynamicCore):
+    """The verbs, each of which the tuner hears of."""
+
+    __slots__ = ()
+
+    tuner: BatchTuner
+
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1, tokens: int = 0) -> None:
+        """As `DynamicCore.add_instance`."""
+        self.tuner.forget_waits()
+        super().add_instance(instance, now_ns, prefetch=prefetch, credit=credit, tokens=tokens)
+
+    def remove_instance(self, instance: int, now_ns: int) -> None:
+        """As `DynamicCore.remove_instance`."""
+        self.tuner.forget_waits()
+        super().remove_instance(instance, now_ns)
+
+    def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
+        """As `DynamicCore.done`."""
+        for tickets, took_ns in zip(self._pool.batches(instance), times_ns, strict=False):
+            self.tuner.ended(sum([ticket.batch_size for ticket in tickets]), took_ns, now_ns)
+        super().done(instance, now_ns, times_ns)
+
+    def explain(self, now_ns: int) -> QueueActivity:
+        """As `SchedulerCore.explain`."""
+        return msgspec.structs.replace(super().explain(now_ns), tuning=self.tuner.explain(now_ns))
+
+    def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None, now_ns: int) -> None:
+        self.tuner.arrived(ticket.batch_size, now_ns)
+        super()._enqueue(ticket, level, deadline_ns, now_ns)
+
+    def _dispatch(self, now_ns: int) -> None:
+        tuner, overlap = self.tuner, self._overlap
+        if overlap is not None and overlap.is_halving:
+            tuner.may_wait = False
+            tuner.forget_waits()  # when the rule looks for a convoy again, none must be held together by waiting
+        else:
+            tuner.may_wait = self._pool.has_only_one
+        before = len(self._actions)
+        super()._dispatch(now_ns)
+        for action in self._actions[before:]:
+            if isinstance(action, Dispatch):
+                tuner.began(sum([ticket.batch_size for ticket in action.batches[0]]))
+
+
+class TunedDynamicCore(_Tuned):
+    """See the module. Sizes and delay of `options` are those of `dynamic_batching { }`."""
+
+    __slots__ = ("tuner",)
+
+    def __init__(
+        self,
+        options: DynamicOptions,
+        tuner: BatchTuner,
+        delay: StartDelay = NO_START_DELAY,
+        strategy: BatchStrategy | None = None,
+    ) -> None:
+        super().__init__(options, delay, strategy)
+        self.tuner = tuner
+        self._forming = TunedForming(options, strategy, tuner)
+
+
+class TunedFairCore(_Tuned, FairDynamicCore):
+    """See the module: with tenants."""
+
+    __slots__ = ("tuner",)
+
+    def __init__(
+        self,
+        options: DynamicOptions,
+        tuner: BatchTuner,
+        tenants: Tenants,
+        delay: StartDelay = NO_START_DELAY,
+        strategy: BatchStrategy | None = None,
+    ) -> None:
+        FairDynamicCore.__init__(self, options, tenants, delay, strategy)
+        self.tuner = tuner
+        self._forming = TunedForming(options, strategy, tuner)
+
+
+def tuned_options(options: DynamicOptions) -> DynamicOptions:
+    """These options without the sizes and the delay: the tuner chooses them."""
+    return msgspec.structs.replace(
+        options, preferred=frozenset({options.batch_size_max}), queue_delay_ns_max=0, overlap=OverlapTerms()
+    )
+
+
+def make_tuned_core(
+    config: ModelConfig,
+    tenants: Tenants | None,
+    delay: StartDelay,
+    strategy: BatchStrategy | None,
+    points: Iterable[CurvePoint] = (),
+) -> TunedDynamicCore | TunedFairCore | None:
+    """As `make_core`; None: this model's batches are not tuned. `points` are those of an earlier curve."""
+    tuned = tuned_batching(config)
+    if tuned is None:
+        return None
+    options = tuned_options(dynamic_options(config))
+    tuner = BatchTuner(CostCurve(options.batch_size_max, points), tuned.target_ns)
+    if tenants is None:
+        return TunedDynamicCore(options, tuner, delay, strategy)
+    return TunedFairCore(options, tuner, tenants, delay, strategy)

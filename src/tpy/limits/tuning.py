@@ -1,0 +1,46 @@
+"""Bounds of batching that tunes itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tpy.units import MIB, NS_PER_MS, NS_PER_S
+
+CURVE_CELLS_MAX: Final = 64
+"""Sizes that a cost curve tells apart: each of the usual ones, and of larger batches steps of 2 % or less."""
+
+CURVE_MEMORY: Final = 32
+"""Batches of a size that its mean time remembers: enough to level noise of some per cent, few enough to follow a model that
+becomes slower within a second."""
+
+CURVE_AGE_BATCHES: Final = 4096
+"""Batches after which what is known of each size counts half: a size that never occurs is forgotten after three to six times
+as many, and tried again if it matters. A trial is a few batches that may take several times as long as the best: with so many
+between them, one in a thousand."""
+
+KNOWN_BATCHES_MIN: Final = 4
+"""Batches of a size before a decision rests on it."""
+
+FIT_BATCHES: Final = 16
+"""Batches between two looks at the curve: a look costs some hundred microseconds, so a few for each batch."""
+
+ARRIVALS_NS: Final = 2 * NS_PER_S
+"""The rate of arrivals is of about so long a past: long beside a batch, short beside a change of the load."""
+
+REPLAYED_ARRIVALS_MAX: Final = 1024
+"""Arrivals of one execution that are replayed; the largest batches have about as many."""
+
+WINDOWS_MIN: Final = 8
+"""Replays with a number of rows before its wait may be used."""
+
+WINDOWS_MEMORY: Final = 32
+"""Replays that the mean gain of a wait remembers. One replay of random arrivals is off by some 30 %, 32 by some 5 %."""
+
+GAIN_PERMILLE_MIN: Final = 50
+"""A wait, or a split, must save this much of the time of the requests: about as much as the estimates may be wrong."""
+
+WAIT_NS_MAX: Final = 100 * NS_PER_MS
+"""The longest wait for company, whatever an execution takes."""
+
+CURVES_FILE_BYTES_MAX: Final = 64 * MIB
+"""Of the file that keeps curves: some 3 KB for a model, so twenty thousand models."""

@@ -1,0 +1,88 @@
+"""Prints `batching: auto` beside `dynamic_batching { }` and the best of a grid of sizes and delays, for each model and load.
+
+Mean latency decides: where clients wait for their answers it is throughput too. Changing loads are compared by the geometric mean
+of their parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from functools import partial
+
+from tests.tuning.simulation import (
+    COSTS,
+    Bursts,
+    Clients,
+    Cost,
+    Load,
+    Make,
+    Outcome,
+    Poisson,
+    capacity_per_s,
+    fixed,
+    measure,
+    pairs,
+    plain,
+    tuned,
+)
+from tpy.units import NS_PER_MS, NS_PER_S
+
+TOLERANCE = 1.03
+
+
+def loads_of(cost: Cost, length_ns: int) -> dict[str, list[tuple[Load, int]]]:
+    """Loads by name, for a model."""
+    most = capacity_per_s(cost)
+    single: dict[str, Load] = {
+        "random, 30 %": Poisson(0.3 * most),
+        "random, 60 %": Poisson(0.6 * most),
+        "random, 90 %": Poisson(0.9 * most),
+        "1 client": Clients(1),
+        "24 clients": Clients(24),
+        "64 clients": Clients(64),
+        "bursts of 8": Bursts(8, 0.05 * most),
+    }
+    spread = Bursts(12, 0.3 * most / 12, spread_ns=2 * NS_PER_MS)
+    changing = [(Clients(1), length_ns), (spread, length_ns), (Clients(24), length_ns)]
+    return {**{name: [(load, length_ns)] for name, load in single.items()}, "changing": changing}
+
+
+def score(outcomes: Sequence[Outcome]) -> float:
+    """The mean latency, over all parts."""
+    return math.exp(sum(math.log(each.mean_ns) for each in outcomes) / len(outcomes))
+
+
+def scored(make: Make, cost: Cost, name: str, length_ns: int, seeds: int) -> float:
+    """Of several seeds."""
+    found = [score(measure(make, cost, loads_of(cost, length_ns)[name], seed=seed, rounds=2)) for seed in range(1, seeds + 1)]
+    return sum(found) / seeds
+
+
+def main() -> int:
+    """The exit status: 1 when a promise is broken."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=4.0, help="virtual time of each load")
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    length_ns = int(arguments.seconds * NS_PER_S)
+    broken = 0
+    print(f"{'model':13} {'load':13} {'{ }':>8} {'auto':>8} {'best fixed':>10}  mean latency in ms")
+    for model, cost in COSTS.items():
+        for load in loads_of(cost, length_ns):
+            run = partial(scored, cost=cost, name=load, length_ns=length_ns, seeds=arguments.seeds)
+            none, auto = run(plain), run(tuned)
+            best, pair = min((run(partial(fixed, *pair)), pair) for pair in pairs())
+            best = min(best, none)
+            marks = [] if auto <= none * TOLERANCE else ["worse than { }"]
+            if auto > best * (1 if load == "changing" else TOLERANCE):
+                marks.append(f"worse than size {pair[0]}, delay {pair[1] // 1000} us")
+            broken += len(marks)
+            shown = f"{none / NS_PER_MS:8.3f} {auto / NS_PER_MS:8.3f} {best / NS_PER_MS:10.3f}"
+            print(f"{model:13} {load:13} {shown}  {', '.join(marks)}", flush=True)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

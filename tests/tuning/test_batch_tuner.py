@@ -1,0 +1,225 @@
+"""The tuner: replays against one that looks at each request, splits against all there are, and what it decides by examples."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tpy.messages import CurvePoint
+from tpy_data.schedulers.core.batch_tuner import BatchTuner
+from tpy_data.schedulers.core.cost_curve import CostCurve
+from tpy_data.schedulers.core.replay import Arrivals, alone, lost_ns
+from tpy_data.schedulers.core.splitting import quickest, splits
+
+ROWS_MAX = 16
+PARTS = (64, 32, 16, 8, 4, 2, 1)
+
+
+def tuner_of(times_ns: dict[int, int], *, target_ns: int = 0) -> BatchTuner:
+    """One that knows these times, of a version with one instance."""
+    points = [CurvePoint(rows, ns, 0, 32) for rows, ns in times_ns.items()]
+    tuner = BatchTuner(CostCurve(ROWS_MAX, points), target_ns)
+    tuner.may_wait = True
+    return tuner
+
+
+class Played:
+    """A tuner with its clock, for which one batch after the other is played."""
+
+    def __init__(self, tuner: BatchTuner) -> None:
+        self.tuner = tuner
+        self.now_ns = 0
+
+    def batch(self, rows: int, arrivals_ns: Iterable[int] = ()) -> tuple[int, int]:
+        """A batch for which `rows` are there, while others arrive in so many nanoseconds. Returns its wait, and its rows."""
+        tuner, began_ns, there = self.tuner, self.now_ns, rows
+        arrivals = sorted(arrivals_ns)
+        tuner.arrived(rows, began_ns)
+        waits = tuner.holds(there, began_ns, self.now_ns)
+        while waits:
+            due_ns = tuner.due_ns() or 0
+            if arrivals and began_ns + arrivals[0] <= due_ns:
+                self.now_ns = began_ns + arrivals.pop(0)
+                tuner.arrived(1, self.now_ns)
+                there += 1
+            else:
+                self.now_ns = due_ns
+            waits = there < ROWS_MAX and tuner.holds(there, began_ns, self.now_ns)
+        waited_ns = self.now_ns - began_ns
+        sent = tuner.size(there, began_ns, self.now_ns)
+        tuner.began(sent)
+        took_ns = tuner.curve.time_ns(sent)
+        ended_ns = self.now_ns + took_ns
+        for offset_ns in arrivals:
+            if began_ns + offset_ns <= ended_ns:
+                tuner.arrived(1, began_ns + offset_ns)
+        self.now_ns = ended_ns
+        tuner.ended(sent, took_ns, ended_ns)
+        self.now_ns += 1000
+        return waited_ns, sent
+
+
+def naive_lost_ns(curve: CostCurve, rows: int, offsets_ns: list[int], wait_ns: int, goal: int) -> int:
+    """The time that all requests together are there longer, looking at each: without the wait, and with it."""
+    alone_ns = curve.time_ns(rows)
+    company = [offset_ns for offset_ns in offsets_ns if offset_ns <= alone_ns]
+    without = [alone_ns] * rows + [alone_ns + curve.time_ns(len(company))] * len(company)
+    begins_ns = next((offset_ns for count, offset_ns in enumerate(company, 1) if rows + count >= goal), wait_ns)
+    begins_ns = min(begins_ns, wait_ns) if goal > rows else 0
+    there = sum(offset_ns <= begins_ns for offset_ns in company) if goal > rows else 0
+    joined = min(there, curve.batch_size_max - rows)
+    first_ns = begins_ns + curve.time_ns(rows + joined)
+    second_ns = first_ns + curve.time_ns(len(company) - joined)
+    with_it = [first_ns] * (rows + joined) + [second_ns] * (len(company) - joined)
+    later = len(company) * (second_ns - alone_ns - curve.time_ns(len(company)))
+    return sum(with_it) - sum(without) + later if goal > rows else 0
+
+
+@settings(max_examples=50)
+@given(
+    st.integers(1, ROWS_MAX - 1),
+    st.lists(st.integers(0, 2000), max_size=20).map(sorted),
+    st.dictionaries(st.integers(1, ROWS_MAX), st.integers(100, 2000), min_size=1),
+    st.sampled_from(PARTS),
+    st.integers(0, ROWS_MAX),
+)
+def test_a_replay_says_what_each_request_would_have_lost(
+    rows: int, offsets_ns: list[int], times_ns: dict[int, int], part: int, goal: int
+) -> None:
+    curve, arrivals = tuner_of(times_ns).curve, Arrivals()
+    for offset_ns in offsets_ns:
+        arrivals.add(1, offset_ns)
+    without = alone(curve, rows, arrivals)
+    wait_ns = without.alone_ns // part
+    assert lost_ns(curve, rows, arrivals, without, wait_ns, goal) == naive_lost_ns(curve, rows, offsets_ns, wait_ns, goal)
+
+
+@settings(max_examples=50)
+@given(
+    st.dictionaries(st.integers(1, 12), st.integers(100, 2000), min_size=1, max_size=5),
+    st.integers(0, 5),
+    st.sets(st.integers(1, 11), max_size=4).map(sorted),
+)
+def test_the_first_part_is_that_of_the_best_way_to_split(times_ns: dict[int, int], price: int, parts: list[int]) -> None:
+    curve = tuner_of(times_ns).curve
+
+    @functools.cache
+    def best(cell: int) -> int:
+        """The least time, trying every part, again and again."""
+        ways = [(cell + price) * curve.cell_ns(part) + best(cell - part) for part in parts if part < cell]
+        return min([(cell + price) * curve.cell_ns(cell), *ways])
+
+    for cell, part in enumerate(splits(curve, parts, 12, price, 0)):
+        assert cell == part or part in parts
+        if cell:
+            assert (cell + price) * curve.cell_ns(part) + (best(cell - part) if part < cell else 0) == best(cell)
+
+
+def test_only_sizes_that_are_quicker_by_row_than_their_neighbours_are_worth_splitting_into() -> None:
+    assert quickest(tuner_of({rows: 100 + 10 * rows for rows in range(1, 17)}).curve) == []
+    assert quickest(tuner_of({rows: -(-rows // 4) * 100 for rows in range(1, 17)}).curve) == [4, 8, 12]
+    assert quickest(tuner_of({rows: 100 + rows * rows * 10 for rows in range(1, 17)}).curve) == [3]
+
+
+def played(times_ns: dict[int, int], **kinds: int) -> Played:
+    return Played(tuner_of(times_ns, **kinds))
+
+
+CONSTANT = {1: 1000, ROWS_MAX: 1000}
+
+
+def test_a_batch_waits_for_company_that_always_comes_and_no_longer_than_for_that() -> None:
+    model = played(CONSTANT)
+    waits = [model.batch(1, [5, 6, 7]) for _ in range(20)]
+    assert waits[:8] == [(0, 1)] * 8, "until it has seen enough"
+    assert set(waits[10:]) == {(7, 4)}
+
+
+def test_it_stops_waiting_when_nobody_comes_any_more() -> None:
+    model = played(CONSTANT)
+    for _ in range(30):
+        model.batch(1, [5, 6, 7])
+    waits = [model.batch(1)[0] for _ in range(40)]
+    assert 0 < max(waits) <= 1000 // 64
+    assert set(waits[20:]) == {0}
+
+
+def test_a_client_that_waits_for_its_answer_is_never_waited_for() -> None:
+    model = played(CONSTANT)
+    assert {model.batch(1) for _ in range(50)} == {(0, 1)}
+
+
+def test_what_a_larger_batch_costs_more_than_a_second_one_is_not_waited_for() -> None:
+    model = played({rows: rows * 1000 for rows in (1, 2, 4, 16)})
+    assert {model.batch(1, [10])[0] for _ in range(50)} == {0}
+
+
+def test_waits_are_forgotten_with_the_instance() -> None:
+    model = played(CONSTANT)
+    for _ in range(20):
+        model.batch(1, [5])
+    assert model.tuner.explain(model.now_ns).waits
+    model.tuner.forget_waits()
+    assert not model.tuner.explain(model.now_ns).waits
+    assert model.batch(1, [5]) == (0, 1)
+
+
+def test_with_several_instances_nothing_waits() -> None:
+    model = played(CONSTANT)
+    model.tuner.may_wait = False
+    assert {model.batch(1, [5]) for _ in range(50)} == {(0, 1)}
+
+
+def test_a_wait_does_not_make_a_request_late() -> None:
+    times_ns = {1: 1000, ROWS_MAX: 1000}
+    with_target = played(times_ns, target_ns=1050)
+    assert {with_target.batch(1, [60])[0] for _ in range(50)} == {0} | {50}
+    without = played(times_ns)
+    assert without.batch(1, [60]) == (0, 1)
+    assert max(without.batch(1, [60])[0] for _ in range(30)) == 60
+
+
+def test_with_a_target_a_batch_is_small_enough_for_its_oldest_request() -> None:
+    model = tuner_of({rows: 100 + 100 * rows for rows in range(1, 17)}, target_ns=1000)
+    assert [model.size(16, 0, now_ns) for now_ns in (0, 500, 790, 950, 1001)] == [9, 4, 1, 16, 16]
+
+
+def test_with_more_load_than_smaller_batches_can_do_the_target_is_given_up() -> None:
+    model = tuner_of({rows: 100 + 100 * rows for rows in range(1, 17)}, target_ns=1000)
+    for now_ns in range(0, 30_000, 100):
+        model.arrived(1, now_ns)
+    assert model.size(16, 29_500, 30_000) == 16
+
+
+def test_what_most_wait_for_is_tried_with_half_and_split_if_that_is_better() -> None:
+    model = played({16: 25_600}).tuner
+    curve = {rows: rows * rows * 100 for rows in range(1, 17)}
+    sent = []
+    for number in range(40):
+        sent.append(model.size(16, number * 10**6, number * 10**6))
+        model.began(sent[-1])
+        model.ended(sent[-1], curve[sent[-1]], number * 10**6 + 1)
+    assert sorted(set(sent), reverse=True) == [8, 4, 2]
+    assert sent[-1] == 2
+    assert model.explain(0).sizes
+
+
+def test_half_that_is_no_better_is_tried_a_few_times_only() -> None:
+    model = played({16: 2000}).tuner
+    sent = []
+    for number in range(200):
+        sent.append(model.size(16, number * 10**6, number * 10**6))
+        model.began(sent[-1])
+        model.ended(sent[-1], 1000 + 60 * sent[-1], number * 10**6 + 1)
+    assert sent.count(8) == 4
+    assert sent.count(16) == 196
+
+
+def test_batches_whose_time_nobody_says_teach_nothing() -> None:
+    model = played(CONSTANT).tuner
+    before = model.curve.points()
+    model.ended(4, 0, 5)
+    assert model.curve.points() == before
