@@ -72,8 +72,8 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     draining to the last unload. `load_retries` is --model-load-retry-count. `server_id` is --id. Without `cache` no
     answers are kept, without `rate_limit` nothing is. `request_timeout` is --request-timeout, `latencies` are the distributions
     that --metrics-config asks for, `restarts` how failed instances are started again. `rollout_file` is
-    --rollout-file, `tenants_file` --tenants-file. Without `memory_budget` all models are loaded and stay. `start_delay` is for
-    tests."""
+    --rollout-file, `tenants_file` --tenants-file, `curves_file` --batching-curves-file. Without `memory_budget` all models are
+    loaded and stay. `start_delay` is for tests."""
 
     load_threads_max: int = 4
     load_retries: int = 0
@@ -89,6 +89,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     restarts: RestartOptions = RestartOptions()
     rollout_file: Path | None = None
     tenants_file: str = ""
+    curves_file: Path | None = None
     memory_budget: MemoryBudgetOptions | None = None
 
 
@@ -293,6 +294,11 @@ async def open_data_plane(
         from tpy_data.engine.tenancy.tenancy import Tenancy  # most servers have no tenants
 
         tenancy = await trio.to_thread.run_sync(Tenancy, options.tenants_file)
+    curves = None
+    if options.curves_file is not None:
+        from tpy_data.engine.tuning.kept_curves import KeptCurves  # most servers keep none
+
+        curves = await trio.to_thread.run_sync(KeptCurves, options.curves_file)
     loader = Loader(
         backends,
         machine=options.machine,
@@ -303,6 +309,7 @@ async def open_data_plane(
         devices=devices,
         start_delay=options.start_delay,
         tenants=None if tenancy is None else tenancy.tenants,
+        curves=curves,
     )
     shared = Shared(
         loader=loader,

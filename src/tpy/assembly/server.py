@@ -384,6 +384,7 @@ def _open_data_plane(
         rate_limit=options.rate_limit,
         rollout_file=options.rollout_file,
         tenants_file=options.tenants_file,
+        curves_file=options.curves_file,
         memory_budget=options.memory_budget,
         start_delay=options.start_delay,
         request_timeout=options.request_timeout,

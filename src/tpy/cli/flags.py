@@ -269,6 +269,14 @@ FLAGS: tuple[Flag, ...] = (
         "server goes on there. Without it each start begins with the newest version of a model.",
         metavar="FILE",
     ),
+    _flag(
+        "Model repository",
+        "batching-curves-file",
+        "",
+        "File that keeps what batches of models with `batching: auto` cost, an addition of tpy: the next start goes on with it, "
+        "as long as the model's files and configuration are the same. Written when such a model is unloaded.",
+        metavar="FILE",
+    ),
     _flag("Model repository", "model-load-retry-count", 0, "How often a failed load is retried, without a pause.", minimum=0),
     _flag("Model repository", "model-namespacing", False, "Allow the same model name in several repositories."),
     _flag(

@@ -28,7 +28,7 @@ def explain(model: ModelId, served: Served, now_ns: int, called: tuple[CalledAct
         state=(ModelState.READY if served.ready else ModelState.UNAVAILABLE).value,
         reason="" if served.ready else failed,
         now_ns=now_ns,
-        batching=batching_rules(copy.config),
+        batching=batching_rules(copy.config, is_tuned=activity.queue.tuning is not None),
         activity=activity,
         instances=instances,
         recent=recent_activity(instances, now_ns),
@@ -45,8 +45,8 @@ def explain(model: ModelId, served: Served, now_ns: int, called: tuple[CalledAct
     return msgspec.structs.replace(facts, limit=limit, advice=tuple(finding.sentence for finding in found))
 
 
-def batching_rules(config: ModelConfig) -> BatchingRules:
-    """The rules of this configuration."""
+def batching_rules(config: ModelConfig, *, is_tuned: bool = False) -> BatchingRules:
+    """The rules of this configuration. `is_tuned`: sizes and delay are not used."""
     dynamic, sequence, ensemble = config.dynamic_batching, config.sequence_batching, config.ensemble_scheduling
     scheduler, delay_us = "default", 0
     sizes: tuple[int, ...] = ()
@@ -61,6 +61,8 @@ def batching_rules(config: ModelConfig) -> BatchingRules:
     elif dynamic is not None:
         scheduler = "dynamic_batching"
         sizes, delay_us = dynamic.preferred_batch_size, dynamic.max_queue_delay_microseconds
+        if is_tuned:
+            sizes, delay_us = (), 0
     return BatchingRules(
         scheduler=scheduler,
         max_batch_size=config.max_batch_size,

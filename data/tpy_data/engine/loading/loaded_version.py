@@ -40,6 +40,7 @@ from tpy_data.schedulers.core import NO_START_DELAY, SchedulerCore, StartDelay, 
 from tpy_data.strategies import OpenStrategy, find_strategy, open_strategy
 
 if TYPE_CHECKING:
+    from tpy_data.engine.tuning.kept_curves import KeptCurves, OpenCurve
     from tpy_data.schedulers.core.tenants import Tenants
 
 Log = Callable[[str, str], None]
@@ -75,10 +76,22 @@ class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
     strategy: OpenStrategy | None = None
     make_ticket: Callable[..., RequestTicket] = RequestTicket
     is_engine: bool = False
+    curve: OpenCurve | None = None
+
+    @property
+    def is_tuned(self) -> bool:
+        """True for a model whose batches are tuned."""
+        if self.is_engine or "batching" not in self.config.parameters:
+            return False
+        from tpy.config.tuned_batching import tuned_batching  # most models have no such parameter
+
+        return tuned_batching(self.config) is not None
 
     def unload(self) -> None:
         """Let go of the model, and of its batching strategy. Blocking. Raises what they raise."""
         try:
+            if self.curve is not None:
+                self.curve.keep(self.core)
             if self.strategy is not None:
                 self.strategy.close()
         finally:
@@ -100,8 +113,10 @@ class Loader:
         start_delay: StartDelay = NO_START_DELAY,
         devices: Devices = NO_DEVICES,
         tenants: Tenants | None = None,
+        curves: KeptCurves | None = None,
     ) -> None:
         self._tenants = tenants
+        self._curves = curves
         self.meter = MemoryMeter()
         self._devices = devices
         self._start_delay = start_delay
@@ -123,10 +138,12 @@ class Loader:
         labels = read_labels(config, desired.directory)
         states = InitialStates(config, desired.directory)
         samples = make_samples(config, desired.directory, states)
+        curve = self._curves.open(desired, version) if self._curves is not None and "batching" in config.parameters else None
         strategy = self._open_strategy(config, desired, version)
         try:
             is_engine = backend.capabilities.engine
-            core = make_core(config, self._start_delay, strategy, engine=is_engine, tenants=self._tenants)
+            points = () if curve is None else curve.points
+            core = make_core(config, self._start_delay, strategy, engine=is_engine, tenants=self._tenants, curve=points)
             placements = tuple(instance.placement for instance in instances)
             with self.meter.measure(devices_of(placements)) as measured:
                 model = backend.load(msgspec.structs.replace(context, config=config, placements=placements))
@@ -153,6 +170,7 @@ class Loader:
             is_engine=is_engine,
             make_ticket=_tickets(config, self._tenants, is_engine=is_engine),
             strategy=strategy,
+            curve=curve,
         )
 
     def described(self, desired: DesiredModel, version: DesiredVersion) -> tuple[ModelConfig, ModelDescription]:

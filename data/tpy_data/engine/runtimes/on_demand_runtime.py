@@ -8,7 +8,6 @@ copy, which is READY whether it is loaded or not.
 from __future__ import annotations
 
 import functools
-import hashlib
 import logging
 import math
 from collections.abc import Callable
@@ -21,11 +20,11 @@ from tpy.config import ModelConfig, enforces_timeouts
 from tpy.config.on_demand import LoadPolicy, LoadWhen
 from tpy.config_forms import ConfigForms
 from tpy.errors import TpyError, Unavailable
-from tpy.files import walk
 from tpy.messages import InstanceActivity, MemoryUsage, ModelDescription, ModelState
 from tpy.state import DesiredModel, DesiredVersion, ModelStateStore, ObservedKey, ObservedVersion, ObservedWriter
 from tpy.units import NS_PER_S
 from tpy_data.engine.budget.core.sizes import ModelFiles
+from tpy_data.engine.budget.fingerprint import files_of
 from tpy_data.engine.budget.memory_budget import Member, MemoryBudget
 from tpy_data.engine.budget.on_demand_engine import OnDemandEngine, misfit
 from tpy_data.engine.instances.restarts import Restarts
@@ -38,9 +37,6 @@ from tpy_data.engine.serving.serving_table import ServingTable
 from tpy_data.executors.executor import call
 
 _log = logging.getLogger(__name__)
-
-_PASSING = frozenset({"__pycache__"})
-"""Written while a model is loaded."""
 
 NOT_LOADED = "it is not loaded: a request loads it"
 FAILED = "it is not loaded, its last load failed: a request tries again"
@@ -405,16 +401,3 @@ class OnDemandRuntime(Runtime):
 def host_bytes(usage: tuple[MemoryUsage, ...]) -> int:
     """The part that is in the memory of the host."""
     return sum(each.byte_size for each in usage if each.kind == "CPU")
-
-
-def files_of(model: DesiredModel, version: DesiredVersion) -> ModelFiles:
-    """The files of a version and its configuration, by name, size and time. Blocking. Raises Unavailable."""
-    digest = hashlib.blake2b(msgspec.json.encode(model.config), digest_size=16)
-    size_bytes = 0
-    try:
-        for file in walk(version.directory, skip=_PASSING.__contains__).files:
-            size_bytes += file.status.st_size
-            digest.update(f"\0{file.path}\0{file.status.st_size}\0{file.status.st_mtime_ns}".encode())
-    except OSError as error:
-        raise Unavailable(f"the files of {model.id} version {version.version} cannot be read: {error}") from None
-    return ModelFiles(digest.hexdigest(), size_bytes)

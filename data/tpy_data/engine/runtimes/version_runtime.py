@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import trio
 
@@ -38,7 +38,9 @@ from tpy_data.exception_text import exception_text
 from tpy_data.executors.executor import call, see_through
 from tpy_data.schedulers.core import SchedulerCore
 from tpy_data.schedulers.driver import Performer, SchedulerDriver
-from tpy_data.schedulers.gated_driver import GatedDriver, PooledCore
+
+if TYPE_CHECKING:
+    from tpy_data.schedulers.gated_driver import PooledCore
 
 _log = logging.getLogger(__name__)
 
@@ -208,7 +210,7 @@ class VersionRuntime(Runtime):
             self.version,
             loaded.core,
             shared.clock,
-            make_driver=SchedulerDriver if gate is None or sequences is not None else functools.partial(_gated_driver, gate=gate),
+            make_driver=self._make_driver(loaded, None if sequences is not None else gate),
             deliveries=shared.deliveries,
             gate=gate,
             sequences=sequences,
@@ -217,6 +219,15 @@ class VersionRuntime(Runtime):
             make_ticket=loaded.make_ticket,
             is_engine=loaded.is_engine,
         )
+
+    def _make_driver(
+        self, loaded: LoadedVersion, gate: InstanceGate | None
+    ) -> Callable[[SchedulerCore, Clock, Performer], SchedulerDriver]:
+        if loaded.is_tuned:
+            from tpy_data.engine.tuning.tuned_driver import tuned_driver  # most models are not tuned
+
+            return functools.partial(tuned_driver, model=str(self.id), gate=gate)
+        return SchedulerDriver if gate is None else functools.partial(_gated_driver, gate=gate)
 
     def _joined(self, copy: ServedCopy, sequences: Sequences) -> AbstractContextManager[None]:
         def let_go() -> None:
@@ -355,7 +366,9 @@ class VersionRuntime(Runtime):
 
 
 def _gated_driver(core: SchedulerCore, clock: Clock, performer: Performer, *, gate: InstanceGate) -> SchedulerDriver:
-    return GatedDriver(cast(PooledCore, core), clock, performer, gate)
+    from tpy_data.schedulers.gated_driver import GatedDriver  # most servers limit no rates
+
+    return GatedDriver(cast("PooledCore", core), clock, performer, gate)
 
 
 def _load(shared: Shared, model: DesiredModel, version: DesiredVersion) -> LoadedVersion:

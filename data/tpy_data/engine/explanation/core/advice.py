@@ -193,6 +193,26 @@ def _long_delay(model: ModelExplanation) -> Finding | None:
     )
 
 
+def _missed_target(model: ModelExplanation) -> Finding | None:
+    tuning, p99_ns = model.activity.queue.tuning, model.latency.total.p99_ns
+    if tuning is None or not tuning.target_ns or not tuning.curve:
+        return None
+    smallest, target = tuning.curve[0], f"target_p99_ms is {_ms(tuning.target_ns)}"
+    if smallest.mean_ns > tuning.target_ns:
+        return Finding(
+            "target_p99_ms",
+            f"{target}, and the smallest batch so far ({smallest.rows} rows) takes {_ms(smallest.mean_ns)}: no batching can meet "
+            "it.",
+        )
+    if p99_ns <= tuning.target_ns:
+        return None
+    return Finding(
+        "target_p99_ms",
+        f"{target}, and 99 % of the last requests took up to {_ms(p99_ns)}, up to {_ms(model.latency.queue.p99_ns)} of it in the "
+        "queue: more instances, or less load.",
+    )
+
+
 def _missed_sizes(model: ModelExplanation) -> Finding | None:
     preferred = model.batching.preferred_batch_sizes
     executed = sum(model.batch_sizes.values())
@@ -261,6 +281,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _long_execution,
     _failed_instances,
     _full_queue,
+    _missed_target,
     _rate_limiter,
     _sequence_slots,
     _called_models,

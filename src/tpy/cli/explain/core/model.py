@@ -6,7 +6,15 @@ from collections.abc import Iterator
 
 from tpy.cli.explain.core.units import duration
 from tpy.echo import printable
-from tpy.messages import BatchingRules, InstanceActivity, InstanceState, ModelExplanation, QueueActivity, WaitReason
+from tpy.messages import (
+    BatchingRules,
+    InstanceActivity,
+    InstanceState,
+    ModelExplanation,
+    QueueActivity,
+    TuningActivity,
+    WaitReason,
+)
 
 _WAITS = {
     WaitReason.NOTHING: "no request waits",
@@ -32,6 +40,8 @@ def lines_of(model: ModelExplanation) -> Iterator[str]:
     yield f"  requests    {model.succeeded} answered, {model.failed} failed{_times(model)}"
     yield f"  batching    {_batching(model.batching)}"
     yield from _queue(model.activity.queue)
+    if model.activity.queue.tuning is not None:
+        yield from _tuning(model.activity.queue.tuning)
     yield from _instances(model)
     yield from _batches(model)
     yield from _others(model)
@@ -78,6 +88,38 @@ def _queue(queue: QueueActivity) -> Iterator[str]:
     if queue.sequences is not None:
         sequences = queue.sequences
         yield f"  sequences   {sequences.live} live, {sequences.waiting} of them waiting for one of {sequences.slots} slots"
+
+
+def _tuning(tuning: TuningActivity) -> Iterator[str]:
+    """Lines of `batching: auto`: what is known, what is done, and why."""
+    target = f"target_p99_ms {duration(tuning.target_ns)}, " if tuning.target_ns else ""
+    yield f"  tuning      {target}{tuning.arrivals_per_s} rows arrive in a second"
+    points = tuning.curve
+    if len(points) > _SIZES_SHOWN_MAX:
+        points = tuple(points[index * (len(points) - 1) // (_SIZES_SHOWN_MAX - 1)] for index in range(_SIZES_SHOWN_MAX))
+    for point in points:
+        row = f", {duration(point.mean_ns // point.rows)} for a row" if point.rows > 1 else ""
+        yield f"  cost        {_rows(point.rows)}: {duration(point.mean_ns)}, give or take {duration(point.deviation_ns)}{row}"
+    if tuning.trial_rows:
+        yield f"  size        {tuning.trial_rows} rows are tried, to know whether a larger batch is worth its time"
+    for size in tuning.sizes[-_SIZES_SHOWN_MAX:]:
+        yield f"  size        of {size.rows} rows {size.sent} go at once: the parts take no longer than the whole"
+    if not tuning.sizes:
+        yield "  size        all that wait go at once, up to max_batch_size: no split saves time"
+    if not tuning.may_wait:
+        yield "  wait        none: that is for one instance alone, without rate limiter, while no convoy is halved"
+        return
+    for wait in tuning.waits[:_SIZES_SHOWN_MAX]:
+        yield (
+            f"  wait        with {_rows(wait.rows)} up to {duration(wait.wait_ns)}, until there are {wait.goal}: that saves "
+            f"{wait.gain_permille / 10:.0f} % of the requests' time"
+        )
+    if not tuning.waits:
+        yield "  wait        none: replaying the last executions, no wait would have saved 5 % of the requests' time"
+
+
+def _rows(count: int) -> str:
+    return f"{count} rows" if count > 1 else "1 row"
 
 
 def _instances(model: ModelExplanation) -> Iterator[str]:

@@ -1,0 +1,104 @@
+"""KeptCurves: the file of --batching-curves-file, with the cost curves of models whose batches are tuned."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tpy.errors import TpyError
+from tpy.files import read_file, replace_file
+from tpy.limits.tuning import CURVES_FILE_BYTES_MAX
+from tpy.messages import CurvePoint
+from tpy.state import DesiredModel, DesiredVersion
+from tpy_data.engine.budget.fingerprint import files_of
+from tpy_data.schedulers.core.contract import SchedulerCore
+from tpy_data.schedulers.core.tuned_cores import TunedDynamicCore, TunedFairCore
+
+_log = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+"""Of the file. One of another number is not used."""
+
+
+class KeptCurve(msgspec.Struct, frozen=True):
+    """A model's line in the file: its curve when it was unloaded, with files of this fingerprint."""
+
+    fingerprint: str
+    points: tuple[CurvePoint, ...]
+
+
+class CurvesFile(msgspec.Struct, frozen=True):
+    """The file: models by name and version."""
+
+    format: int
+    models: Mapping[str, KeptCurve] = {}
+
+
+_DECODER: Final = msgspec.json.Decoder(CurvesFile)
+
+
+class OpenCurve:
+    """The curve of a version that is loaded: `points` are those that it begins with."""
+
+    __slots__ = ("_curves", "_fingerprint", "_name", "points")
+
+    def __init__(self, curves: KeptCurves, name: str, fingerprint: str, points: tuple[CurvePoint, ...]) -> None:
+        self._curves = curves
+        self._name = name
+        self._fingerprint = fingerprint
+        self.points = points
+
+    def keep(self, core: SchedulerCore) -> None:
+        """Write what the core knows now. Blocking."""
+        if isinstance(core, TunedDynamicCore | TunedFairCore) and (points := core.tuner.curve.points()):
+            self._curves.keep(self._name, KeptCurve(self._fingerprint, points))
+
+
+class KeptCurves:
+    """Of all versions. Its methods block, and may run in several threads at a time."""
+
+    def __init__(self, file: Path) -> None:
+        """A file that cannot be used is warned of: curves are learned anew, and the file is written over."""
+        self._file = file
+        self._lock = threading.Lock()
+        self._kept = dict(_read(file))
+
+    def open(self, model: DesiredModel, version: DesiredVersion) -> OpenCurve:
+        """The curve of a version that is about to be loaded. Raises Unavailable for files that cannot be read."""
+        name, fingerprint = f"{model.id}:{version.version}", files_of(model, version).fingerprint
+        with self._lock:
+            known = self._kept.get(name)
+        is_same = known is not None and known.fingerprint == fingerprint
+        return OpenCurve(self, name, fingerprint, known.points if known is not None and is_same else ())
+
+    def keep(self, name: str, curve: KeptCurve) -> None:
+        """Keep the curve of a version that is unloaded."""
+        with self._lock:
+            self._kept[name] = curve
+            content = msgspec.json.encode(CurvesFile(FORMAT, dict(sorted(self._kept.items()))))
+            try:
+                replace_file(self._file, content)
+            except OSError as error:
+                about = {"file": str(self._file), "reason": str(error)}
+                _log.error("--batching-curves-file %(file)s cannot be written: %(reason)s", about)
+
+
+def _read(file: Path) -> Mapping[str, KeptCurve]:
+    try:
+        found = _DECODER.decode(read_file(file, bytes_max=CURVES_FILE_BYTES_MAX))
+    except FileNotFoundError:
+        return {}
+    except (OSError, TpyError, msgspec.MsgspecError) as error:
+        about = {"file": str(file), "reason": str(error)}
+        _log.warning("--batching-curves-file %(file)s is not used: %(reason)s; curves are learned anew", about)
+        return {}
+    if found.format != FORMAT:
+        about = {"file": str(file), "found": str(found.format), "format": str(FORMAT)}
+        _log.warning("--batching-curves-file %(file)s has format %(found)s, expected %(format)s: curves are learned anew", about)
+        return {}
+    return found.models

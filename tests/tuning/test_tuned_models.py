@@ -1,0 +1,251 @@
+"""`batching: auto` from the configuration to the explanation, in virtual time: curves that are kept, and what is warned of."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from trio.testing import MockClock
+
+from tests.engine.fakes import Rig, config, dynamic, instances, request, rig
+from tpy.cli.explain.core.model import lines_of
+from tpy.config import validate
+from tpy.config.model_config import DynamicBatching, ModelConfig, ModelParameter, SequenceBatching, StrategyDirect
+from tpy.config.tuned_batching import TunedBatching, tuned_batching
+from tpy.messages import CurvePoint, ModelExplanation, TunedWait, TuningActivity
+from tpy.tenants import TenantRules
+from tpy.units import NS_PER_MS
+from tpy_data.engine.explanation.core.advice import findings
+from tpy_data.engine.tuning.kept_curves import CurvesFile
+from tpy_data.schedulers.core import make_core
+from tpy_data.schedulers.core.dynamic import DynamicCore
+from tpy_data.schedulers.core.engine_core import EngineCore
+from tpy_data.schedulers.core.fair_cores import FairDynamicCore
+from tpy_data.schedulers.core.rate_limiter import Supply
+from tpy_data.schedulers.core.tenants import tenants_of
+from tpy_data.schedulers.core.tuned_cores import TunedDynamicCore, TunedFairCore
+
+
+def tuned_config(batching: str = "auto", target_ms: str = "", **changes: Any) -> ModelConfig:
+    """Of a model with this value of `batching`."""
+    parameters = {"batching": ModelParameter(string_value=batching)} if batching else {}
+    if target_ms:
+        parameters["target_p99_ms"] = ModelParameter(string_value=target_ms)
+    return config(**{"max_batch_size": 8, "dynamic_batching": dynamic(), "parameters": parameters, **changes})
+
+
+def tuning(r: Rig) -> TuningActivity:
+    (explanation,) = r.plane.explain("m")
+    found = explanation.activity.queue.tuning
+    assert found is not None
+    return found
+
+
+async def convoy(r: Rig, rounds: int, clients: int = 4) -> None:
+    """Clients that each wait for their answer, and come back at the same time."""
+    for _ in range(rounds):
+        for sink in [r.submit(request(1, 2)) for _ in range(clients)]:
+            await sink.wait()
+
+
+# the configuration
+
+
+@pytest.mark.parametrize(
+    ("changes", "warnings"),
+    [
+        ({}, []),
+        ({"target_ms": "20"}, []),
+        ({"batching": ""}, []),
+        (
+            {"batching": "none"},
+            ["batching of m has the unexpected value 'none', expected auto: batches are formed as without it"],
+        ),
+        ({"batching": "", "target_ms": "20"}, ["target_p99_ms of m has no effect without the parameter batching: auto"]),
+        (
+            {"target_ms": "-1"},
+            ["target_p99_ms of m has the unexpected value '-1', expected a number of milliseconds above 0: no target is set"],
+        ),
+        (
+            {"target_ms": "soon"},
+            ["target_p99_ms of m has the unexpected value 'soon', expected a number of milliseconds above 0: no target is set"],
+        ),
+        ({"dynamic_batching": None}, ["batching of m has no effect: it needs dynamic_batching { }"]),
+        (
+            {"max_batch_size": 1},
+            ["batching of m has no effect: max_batch_size is 1, so no batch has more than one row"],
+        ),
+        (
+            {"dynamic_batching": DynamicBatching(preferred_batch_size=(4,), max_queue_delay_microseconds=5)},
+            [
+                (
+                    "batching of m chooses sizes and waits itself: preferred_batch_size and max_queue_delay_microseconds of "
+                    "dynamic_batching are not used"
+                )
+            ],
+        ),
+    ],
+)
+def test_what_has_no_effect_is_warned_of(changes: dict[str, Any], warnings: list[str]) -> None:
+    found = [each for each in validate(tuned_config(**changes)) if "batching of" in each.message or "target" in each.message]
+    assert [each.message.removeprefix("parameter ") for each in found] == warnings
+
+
+def test_the_tuning_of_a_model() -> None:
+    assert tuned_batching(tuned_config()) == TunedBatching(0)
+    assert tuned_batching(tuned_config(target_ms="2.5")) == TunedBatching(2_500_000)
+    assert tuned_batching(tuned_config(target_ms="nan")) == TunedBatching(0)
+    sequences = {"dynamic_batching": None, "sequence_batching": SequenceBatching(direct=StrategyDirect())}
+    assert tuned_batching(tuned_config(**sequences)) is None
+
+
+def test_the_core_of_a_model() -> None:
+    tenants = tenants_of([TenantRules(name="a")])
+    assert isinstance(make_core(tuned_config()), TunedDynamicCore)
+    assert isinstance(make_core(tuned_config(), tenants=tenants), TunedFairCore)
+    assert not isinstance(make_core(tuned_config("off")), TunedDynamicCore)
+    assert isinstance(make_core(tuned_config("off")), DynamicCore)
+    assert isinstance(make_core(tuned_config("off"), tenants=tenants), FairDynamicCore)
+    assert isinstance(make_core(tuned_config(), engine=True), EngineCore)
+
+
+# a model
+
+
+async def test_a_convoy_is_seen_and_held_together(autojump_clock: MockClock) -> None:
+    async with rig(latency_ms=10) as r:
+        await r.serve(tuned_config())
+        await convoy(r, 10)
+        assert await _rows_of_the_next(r) == [4]
+        found = tuning(r)
+        (explanation,) = r.plane.explain("m")
+    assert found.may_wait
+    assert [(each.rows, each.goal) for each in found.waits] == [(1, 4)]
+    assert found.curve[0].mean_ns == 10 * NS_PER_MS
+    text = "\n".join(lines_of(explanation))
+    assert "  wait        with 1 row up to 156 us, until there are 4: that saves" in text
+    assert "  cost        1 row: 10 ms, give or take 0 ns" in text
+
+
+async def _rows_of_the_next(r: Rig) -> list[int]:
+    """The sizes of the batches of one more convoy."""
+    (before,) = r.plane.explain("m")
+    await convoy(r, 1)
+    (after,) = r.plane.explain("m")
+    return [size for size, count in after.batch_sizes.items() for _ in range(count - before.batch_sizes.get(size, 0))]
+
+
+async def test_with_several_instances_nothing_waits(autojump_clock: MockClock) -> None:
+    async with rig(latency_ms=10) as r:
+        await r.serve(tuned_config(instance_group=instances(2)))
+        await convoy(r, 10)
+        found = tuning(r)
+        (explanation,) = r.plane.explain("m")
+    assert not found.may_wait
+    assert not found.waits
+    assert "  wait        none: that is for one instance alone" in "\n".join(lines_of(explanation))
+
+
+async def test_a_model_without_the_parameter_has_no_tuning(autojump_clock: MockClock) -> None:
+    async with rig() as r:
+        await r.serve(tuned_config(""))
+        (explanation,) = r.plane.explain("m")
+    assert explanation.activity.queue.tuning is None
+
+
+@pytest.mark.parametrize("rate_limit", [None, Supply()])
+async def test_a_target_that_cannot_be_met_is_warned_of_once(
+    rate_limit: Supply | None, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig(latency_ms=10, rate_limit=rate_limit) as r:
+        await r.serve(tuned_config(target_ms="4"))
+        await convoy(r, 10)
+        (explanation,) = r.plane.explain("m")
+    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert warnings == [
+        "target_p99_ms of 'm' is 4, and its smallest batch so far, of 1 rows, takes 10 ms: the target cannot be met"
+    ]
+    (finding,) = [each for each in findings(explanation) if each.limit == "target_p99_ms"]
+    assert finding.sentence == (
+        "target_p99_ms is 4 ms, and the smallest batch so far (1 rows) takes 10 ms: no batching can meet it."
+    )
+
+
+async def test_curves_are_kept_as_long_as_the_model_is_the_same(autojump_clock: MockClock, tmp_path: Path) -> None:
+    file, folder = tmp_path / "curves.json", tmp_path / "m"
+    (folder / "1").mkdir(parents=True)
+    async with rig(latency_ms=10, curves_file=file) as r:
+        await r.serve(tuned_config(), directory=folder)
+        await convoy(r, 4)
+    kept = msgspec.json.decode(file.read_bytes(), type=CurvesFile)
+    assert [(name, curve.points[0].mean_ns) for name, curve in kept.models.items()] == [("m:1", 10 * NS_PER_MS)]
+    async with rig(latency_ms=10, curves_file=file) as r:
+        await r.serve(tuned_config(), directory=folder)
+        assert tuning(r).curve[0].mean_ns == 10 * NS_PER_MS
+    (folder / "1" / "model.py").write_text("another model")
+    async with rig(latency_ms=10, curves_file=file) as r:
+        await r.serve(tuned_config(), directory=folder)
+        assert tuning(r).curve == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "is not used: Input data was truncated; curves are learned anew"),
+        ('{"format": 1, "models": {"m:1": 3}}', "is not used: Expected `object`, got `int`"),
+        ('{"format": 9}', "has format 9, expected 1: curves are learned anew"),
+    ],
+)
+async def test_a_file_that_cannot_be_used_is_warned_of_and_written_over(
+    content: str, reason: str, autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, folder = tmp_path / "curves.json", tmp_path / "m"
+    (folder / "1").mkdir(parents=True)
+    file.write_text(content)
+    async with rig(latency_ms=10, curves_file=file) as r:
+        await r.serve(tuned_config(), directory=folder)
+        await convoy(r, 2)
+    assert f"--batching-curves-file {file} {reason}" in caplog.text
+    assert msgspec.json.decode(file.read_bytes(), type=CurvesFile).models
+
+
+async def test_a_file_that_cannot_be_written_is_an_error_in_the_log(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "m"
+    (folder / "1").mkdir(parents=True)
+    async with rig(latency_ms=10, curves_file=tmp_path / "not there" / "curves.json") as r:
+        await r.serve(tuned_config(), directory=folder)
+        await convoy(r, 2)
+    assert "curves.json cannot be written: " in caplog.text
+
+
+# its explanation
+
+
+def explanation_of(found: TuningActivity) -> ModelExplanation:
+    queue = msgspec.structs.replace(ModelExplanation(name="m", version=1).activity.queue, tuning=found)
+    activity = msgspec.structs.replace(ModelExplanation(name="m", version=1).activity, queue=queue)
+    return ModelExplanation(name="m", version=1, activity=activity)
+
+
+def test_a_long_curve_is_shown_in_part() -> None:
+    points = tuple(CurvePoint(rows, rows * NS_PER_MS, 0, 9) for rows in range(1, 65))
+    text = "\n".join(lines_of(explanation_of(TuningActivity(curve=points, trial_rows=8, may_wait=True))))
+    assert text.count("  cost  ") == 12
+    assert "cost        1 row: 1 ms" in text
+    assert "cost        64 rows: 64 ms, give or take 0 ns, 1 ms for a row" in text
+    assert "size        8 rows are tried" in text
+    assert "no wait would have saved" in text
+
+
+def test_waits_and_a_target_are_shown() -> None:
+    found = TuningActivity(
+        target_ns=20 * NS_PER_MS, may_wait=True, waits=(TunedWait(1, NS_PER_MS // 2, 8, 314),), arrivals_per_s=70
+    )
+    text = "\n".join(lines_of(explanation_of(found)))
+    assert "tuning      target_p99_ms 20 ms, 70 rows arrive in a second" in text
+    assert "wait        with 1 row up to 500 us, until there are 8: that saves 31 % of the requests' time" in text
