@@ -27,7 +27,7 @@ from tests.tuning.simulation import (
     plain,
     tuned,
 )
-from tpy.units import NS_PER_MS, NS_PER_S
+from tpy.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 TOLERANCE = 1.03
 
@@ -42,6 +42,7 @@ def loads_of(cost: Cost, length_ns: int) -> dict[str, list[tuple[Load, int]]]:
         "1 client": Clients(1),
         "24 clients": Clients(24),
         "64 clients": Clients(64),
+        "16, busy": Clients(16, server_ns=50 * NS_PER_US),
         "bursts of 8": Bursts(8, 0.05 * most),
     }
     spread = Bursts(12, 0.3 * most / 12, spread_ns=2 * NS_PER_MS)
@@ -65,11 +66,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=4.0, help="virtual time of each load")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--model", choices=COSTS, action="append", help="only this; may be repeated")
     arguments = parser.parse_args()
     length_ns = int(arguments.seconds * NS_PER_S)
     broken = 0
     print(f"{'model':13} {'load':13} {'{ }':>8} {'auto':>8} {'best fixed':>10}  mean latency in ms")
-    for model, cost in COSTS.items():
+    for model in arguments.model or COSTS:
+        cost = COSTS[model]
         for load in loads_of(cost, length_ns):
             run = partial(scored, cost=cost, name=load, length_ns=length_ns, seeds=arguments.seeds)
             none, auto = run(plain), run(tuned)

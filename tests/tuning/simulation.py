@@ -189,20 +189,21 @@ class Bursts:
 
 @dataclass
 class Clients:
-    """Each waits for its answer, and sends the next request."""
+    """Each waits for its answer, and sends the next request. The server is at each for `server_ns`, one after the other."""
 
     count: int
-    think_ns: int = 0
-    open: int = field(default=0, init=False)
+    server_ns: int = 0
+    _free_ns: int = field(default=0, init=False)
 
     def start(self, world: World) -> None:
+        self._free_ns = 0
         for client in range(self.count):
             world.at(world.now_ns + world.random.randrange(NS_PER_MS), partial(self._ask, world, client))
 
     def answered(self, world: World, client: int) -> None:
-        think_ns = int(world.random.expovariate(1) * self.think_ns) if self.think_ns else 0
-        after_ns = think_ns + ROUND_TRIP_NS // 2 + world.random.randrange(ROUND_TRIP_NS)
-        world.at(world.now_ns + after_ns, partial(self._ask, world, client))
+        self._free_ns = max(self._free_ns, world.now_ns) + self.server_ns
+        after_ns = ROUND_TRIP_NS // 2 + world.random.randrange(ROUND_TRIP_NS)
+        world.at(self._free_ns + after_ns, partial(self._ask, world, client))
 
     def _ask(self, world: World, client: int) -> None:
         world.submit(client)

@@ -126,7 +126,7 @@ async def test_a_convoy_is_seen_and_held_together(autojump_clock: MockClock) -> 
     assert [(each.rows, each.goal) for each in found.waits] == [(1, 4)]
     assert found.curve[0].mean_ns == 10 * NS_PER_MS
     text = "\n".join(lines_of(explanation))
-    assert "  wait        with 1 row up to 156 us, until there are 4: that saves" in text
+    assert "  wait        1 row that came to an idle instance: up to 156 us, until there are 4; that saves" in text
     assert "  cost        1 row: 10 ms, give or take 0 ns" in text
 
 
@@ -244,8 +244,8 @@ def test_a_long_curve_is_shown_in_part() -> None:
 
 def test_waits_and_a_target_are_shown() -> None:
     found = TuningActivity(
-        target_ns=20 * NS_PER_MS, may_wait=True, waits=(TunedWait(1, NS_PER_MS // 2, 8, 314),), arrivals_per_s=70
+        target_ns=20 * NS_PER_MS, may_wait=True, waits=(TunedWait(1, True, NS_PER_MS // 2, 8, 314),), arrivals_per_s=70
     )
     text = "\n".join(lines_of(explanation_of(found)))
     assert "tuning      target_p99_ms 20 ms, 70 rows arrive in a second" in text
-    assert "wait        with 1 row up to 500 us, until there are 8: that saves 31 % of the requests' time" in text
+    assert "wait        1 row that came to an idle instance: up to 500 us, until there are 8; that saves 31 %" in text

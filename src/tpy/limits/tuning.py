@@ -30,8 +30,18 @@ ARRIVALS_NS: Final = 2 * NS_PER_S
 REPLAYED_ARRIVALS_MAX: Final = 1024
 """Arrivals of one execution that are replayed; the largest batches have about as many."""
 
-WINDOWS_MIN: Final = 8
-"""Replays with a number of rows before its wait may be used."""
+WINDOWS_MIN: Final = 4
+"""Replays with a number of rows before its wait may be used: clients that come back together all do so each time. Where replays
+differ, chance asks for more of them."""
+
+TUNED_CONVOYS_MIN: Final = 12
+"""Times in a row that a convoy must be seen before it is halved: until then it is known whether a wait is better."""
+
+WINDOWS_LATELY: Final = 8
+"""The last replays, in which a wait must not have cost more than it saved: clients may have gone."""
+
+COMPANY_MEMORY: Final = 4
+"""Replays that the number of rows to wait for is the mean of: with few of them it follows a changed number of clients."""
 
 WINDOWS_MEMORY: Final = 32
 """Replays that the mean gain of a wait remembers. One replay of random arrivals is off by some 30 %, 32 by some 5 %."""

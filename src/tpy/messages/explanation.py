@@ -72,10 +72,11 @@ class CurvePoint(msgspec.Struct, frozen=True):
 
 
 class TunedWait(msgspec.Struct, frozen=True):
-    """While an instance is idle, `rows` wait up to `wait_ns` for company, until there are `goal` of them. That saves
-    `gain_permille` of the requests' time."""
+    """While an instance is idle, `rows`, which came just then if `fresh`, wait up to `wait_ns` for company, until there are
+    `goal`. That saves `gain_permille` of the requests' time."""
 
     rows: int
+    fresh: bool
     wait_ns: int
     goal: int
     gain_permille: int
@@ -90,7 +91,7 @@ class TunedSize(msgspec.Struct, frozen=True):
 
 class TuningActivity(msgspec.Struct, frozen=True, kw_only=True):
     """The tuner of a model with `batching: auto`. `target_ns` 0: none is set. `trial_rows`: a size that is tried, 0: none is;
-    `may_wait`: there is one instance, and no convoy that is halved."""
+    `may_wait`: there is one instance, and no convoy that is halved (`halving`)."""
 
     curve: tuple[CurvePoint, ...] = ()
     arrivals_per_s: int = 0
@@ -99,6 +100,7 @@ class TuningActivity(msgspec.Struct, frozen=True, kw_only=True):
     sizes: tuple[TunedSize, ...] = ()
     trial_rows: int = 0
     may_wait: bool = False
+    halving: bool = False
 
 
 class QueueActivity(msgspec.Struct, frozen=True, kw_only=True):

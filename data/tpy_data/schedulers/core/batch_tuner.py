@@ -17,9 +17,11 @@ import msgspec
 
 from tpy.limits.tuning import (
     ARRIVALS_NS,
+    COMPANY_MEMORY,
     FIT_BATCHES,
     GAIN_PERMILLE_MIN,
     WAIT_NS_MAX,
+    WINDOWS_LATELY,
     WINDOWS_MEMORY,
     WINDOWS_MIN,
 )
@@ -38,7 +40,10 @@ _EXACT_ROWS_MAX: Final = 16
 _TRIED_MIN: Final = 4
 """Smaller sizes are not halved for a trial: they are seen often enough."""
 
-_IDLE_PERMILLE_MIN: Final = 30
+_NOISE: Final = 10_000**2
+"""The variance of replays that are all alike: 1 % is no change of the load."""
+
+_IDLE_PERMILLE_MIN: Final = 100
 """The instance counts as idle for at least so long, or the price of its time would have no bound."""
 
 
@@ -83,21 +88,35 @@ class ArrivalRate:
 
 class _Wait:
     """One of the waits for a number of rows: `gain` is the share of their time that it would have saved on average, in
-    millionths, `gain_lately` in the last few replays; `company` are the rows that came in it, in thousandths."""
+    millionths, with its `variance`, `gain_lately` in the last few replays; `company` are the rows that came in it, in
+    thousandths."""
 
-    __slots__ = ("company", "gain", "gain_lately")
+    __slots__ = ("company", "count", "gain", "gain_lately", "variance")
 
     def __init__(self) -> None:
+        self.count = 0
         self.gain = 0
+        self.variance = 0
         self.gain_lately = 0
         self.company = 0
 
-    def add(self, gain: int, rows: int, count: int) -> None:
-        """The `count`th replay."""
+    def add(self, gain: int, rows: int) -> None:
+        """One more replay. Where the last ones are clearly unlike those before, the load has changed, and only they count."""
         gain = max(-2_000_000, min(gain, 1_000_000))
-        self.gain += (gain - self.gain) // min(count, WINDOWS_MEMORY)
-        self.gain_lately += (gain - self.gain_lately) // min(count, WINDOWS_MIN)
-        self.company += (1000 * rows - self.company) // min(count, WINDOWS_MIN // 2)
+        self.count += 1
+        error, memory = gain - self.gain, min(self.count, WINDOWS_MEMORY)
+        self.gain += error // memory
+        self.variance += (error * (gain - self.gain) - self.variance) // memory
+        self.gain_lately += (gain - self.gain_lately) // min(self.count, WINDOWS_LATELY)
+        self.company += (1000 * rows - self.company) // min(self.count, COMPANY_MEMORY)
+        drift = self.gain_lately - self.gain
+        if self.count > 2 * WINDOWS_LATELY and drift * drift * WINDOWS_LATELY > 16 * (self.variance + _NOISE):
+            self.count, self.gain, self.variance = WINDOWS_LATELY, self.gain_lately, drift * drift
+
+    def pays(self, gain_min: int) -> bool:
+        """True if it saves so much, by more than chance may have added."""
+        over = self.gain - gain_min
+        return over >= 0 and over * over * min(self.count, WINDOWS_MEMORY) >= self.variance
 
 
 class _Waits:
@@ -111,27 +130,28 @@ class _Waits:
         self.chosen: int | None = None
 
     def choose(self, terms: TunerTerms) -> None:
-        """Choose the shortest of those that save about most, if they save enough."""
+        """Choose the shortest of those that save most, if they save enough: one that saves nearly as much splits a convoy."""
         self.chosen = None
         if self.count < terms.windows_min:
             return
         best = max(wait.gain for wait in self.waits)
+        gain_min = 1000 * terms.gain_permille_min
         for index, wait in enumerate(self.waits):
-            gain_min = 1000 * terms.gain_permille_min
-            pays = wait.gain >= gain_min and wait.gain_lately >= min(0, gain_min)
-            if pays and wait.gain >= best - abs(best) // 16:
+            pays = wait.pays(gain_min) and wait.gain_lately >= min(0, gain_min)
+            if pays and wait.gain >= best - abs(best) // 128:
                 self.chosen = index
                 return
 
 
 class _Window:
     """From when the instance could have had `rows` until the batch is over. They are held until `due_ns`, or until there are
-    `goal`."""
+    `goal`. `fresh`: they came just then, to an idle instance; clients that come together look so."""
 
-    __slots__ = ("arrivals", "due_ns", "goal", "is_sent", "rows", "since_ns")
+    __slots__ = ("arrivals", "due_ns", "fresh", "goal", "is_sent", "rows", "since_ns")
 
-    def __init__(self, rows: int, since_ns: int) -> None:
+    def __init__(self, rows: int, since_ns: int, *, fresh: bool) -> None:
         self.rows = rows
+        self.fresh = fresh
         self.since_ns = since_ns
         self.arrivals = Arrivals()
         self.due_ns = since_ns
@@ -171,7 +191,7 @@ class BatchTuner:
         self.curve = curve
         self._terms = terms
         self._rate = ArrivalRate()
-        self._waits: dict[int, _Waits] = {}
+        self._waits: dict[tuple[bool, int], _Waits] = {}
         self._window: _Window | None = None
         self._parts: list[int] = []  # by cell, the cell to send of it
         self._trial = 0
@@ -205,7 +225,7 @@ class BatchTuner:
         if self._batches < self._terms.fit_batches or self._batches % self._terms.fit_batches == 0:
             self._look(now_ns)
         if window is not None and window.is_sent:
-            self._replay(window)
+            self._replay(window, now_ns)
 
     def forget_waits(self) -> None:
         """The instances are not those of before."""
@@ -243,10 +263,10 @@ class BatchTuner:
         """Its knowledge, and its choices now."""
         curve = self.curve
         waits = []
-        for key, each in sorted(self._waits.items()):
+        for (fresh, rows), each in sorted(self._waits.items()):
             if each.chosen is not None:
-                rows = key if key <= _EXACT_ROWS_MAX else 1 << (key - _EXACT_ROWS_MAX)
-                waits.append(TunedWait(rows, *self._wait(rows, each, each.chosen), each.waits[each.chosen].gain // 1000))
+                wait_ns, goal = self._wait(rows, each, each.chosen)
+                waits.append(TunedWait(rows, fresh, wait_ns, goal, each.waits[each.chosen].gain // 1000))
         known = set(curve.known())
         return TuningActivity(
             curve=curve.points(),
@@ -266,8 +286,8 @@ class BatchTuner:
 
     def _opened(self, rows: int, oldest_ns: int, now_ns: int) -> _Window:
         """The window of a batch that could go now."""
-        window = _Window(rows, now_ns)
-        found = self._waits.get(_key(rows))
+        window = _Window(rows, now_ns, fresh=oldest_ns == now_ns)
+        found = self._waits.get(_key(rows, fresh=window.fresh))
         if found is None or found.chosen is None:
             return window
         wait_ns, goal = self._wait(rows, found, found.chosen)
@@ -282,18 +302,19 @@ class BatchTuner:
         goal = rows + (waits.waits[chosen].company + 500) // 1000
         return _part_ns(self.curve.time_ns(rows), _PARTS[chosen]), min(goal, self.curve.batch_size_max)
 
-    def _replay(self, window: _Window) -> None:
+    def _replay(self, window: _Window, now_ns: int) -> None:
         """Reckon what each wait would have saved."""
         curve, rows, arrivals = self.curve, window.rows, window.arrivals
         without = alone(curve, rows, arrivals)
         if not without.time_ns:
             return
-        waits = self._waits.setdefault(_key(rows), _Waits())
+        waits = self._waits.setdefault(_key(rows, fresh=window.fresh), _Waits())
         waits.count += 1
+        behind = self._behind(without.both_ns, now_ns)
         for index, (part, wait) in enumerate(zip(_PARTS, waits.waits, strict=True)):
             wait_ns, goal = _part_ns(without.alone_ns, part), self._wait(rows, waits, index)[1]
-            lost = lost_ns(curve, rows, arrivals, without, wait_ns, goal)
-            wait.add(-1_000_000 * lost // without.time_ns, arrivals.rows_by(wait_ns), waits.count)
+            lost = lost_ns(curve, rows, arrivals, without, wait_ns, goal, behind)
+            wait.add(-1_000_000 * lost // without.time_ns, arrivals.rows_by(wait_ns))
         waits.choose(self._terms)
 
     # sizes
@@ -310,7 +331,13 @@ class BatchTuner:
             return
         self.misses_target = 0 < self.target_ns < curve.cell_ns(known[0])
         largest = known[-1]
-        self._parts[: largest + 1] = splits(curve, quickest(curve), largest, self._price(now_ns), self._terms.gain_permille_min)
+        self._parts[: largest + 1] = splits(
+            curve,
+            quickest(curve),
+            largest,
+            self._behind(curve.cell_ns(largest), now_ns) // curve.width,
+            self._terms.gain_permille_min,
+        )
         if self._parts[largest] < largest:
             self._parts[largest:] = [self._parts[largest]] * (cells + 1 - largest)
         self._trial = trial = self._untried(known)
@@ -328,16 +355,12 @@ class BatchTuner:
             return 2 * part
         return part // 2 if part >= _TRIED_MIN and part // 2 not in known else 0
 
-    def _price(self, now_ns: int) -> int:
-        """The cells' worth of requests that come while the instance is busy, so that each waits for what a batch takes longer."""
+    def _behind(self, busy_ns: int, now_ns: int) -> int:
+        """The rows that come while the instance is busy: for so long with those that are there, and then with these."""
         curve = self.curve
-        known = curve.known()
-        best_ns = min(curve.cell_ns(cell) // cell for cell in known)
-        width = curve.width
-        busy = self._rate.per_s(now_ns) * best_ns * 1000 // (width * NS_PER_S)
-        idle = max(_IDLE_PERMILLE_MIN, 1000 - busy)
-        behind = self._rate.in_ns(curve.cell_ns(known[-1]), now_ns) // width
-        return 1000 * behind // idle
+        row_ns = min((curve.cell_ns(cell) // (cell * curve.width) for cell in curve.known()), default=0)
+        idle = max(_IDLE_PERMILLE_MIN, 1000 - self._rate.per_s(now_ns) * row_ns * 1000 // NS_PER_S)
+        return 1000 * self._rate.in_ns(busy_ns, now_ns) // idle
 
     def _part_in_time(self, cell: int, left_ns: int, now_ns: int) -> int:
         """The largest size that is over in this time, if the instance can do all that comes with it; else `cell`."""
@@ -355,5 +378,5 @@ def _part_ns(alone_ns: int, part: int) -> int:
     return max(1, min(alone_ns // part, WAIT_NS_MAX))
 
 
-def _key(rows: int) -> int:
-    return rows if rows <= _EXACT_ROWS_MAX else _EXACT_ROWS_MAX + rows.bit_length() - 1
+def _key(rows: int, *, fresh: bool) -> tuple[bool, int]:
+    return fresh, rows if rows <= _EXACT_ROWS_MAX else 1 << (rows.bit_length() - 1)

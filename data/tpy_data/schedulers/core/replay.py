@@ -52,11 +52,11 @@ def alone(curve: CostCurve, rows: int, arrivals: Arrivals) -> Alone:
     return Alone(alone_ns, company, both_ns, rows * alone_ns + company * both_ns)
 
 
-def lost_ns(curve: CostCurve, rows: int, arrivals: Arrivals, without: Alone, wait_ns: int, goal: int) -> int:
+def lost_ns(curve: CostCurve, rows: int, arrivals: Arrivals, without: Alone, wait_ns: int, goal: int, behind: int = 0) -> int:
     """The time by which all requests together are there longer, if the batch waits for `wait_ns` or until it has `goal` rows.
 
-    Some of the company is in the first batch then, the rest in the second. Whoever comes later, about as many as the company, is
-    served later, or sooner, by as much as the second batch is over later, or sooner.
+    Some of the company is in the first batch then, the rest in the second. The `behind`, who come later and while the instance is
+    still busy, are served later, or sooner, by as much as the second batch is over later, or sooner.
     """
     if goal <= rows:
         return 0  # nobody is expected, so nobody is waited for
@@ -65,5 +65,9 @@ def lost_ns(curve: CostCurve, rows: int, arrivals: Arrivals, without: Alone, wai
     joined = min(arrivals.rows_by(wait_ns), curve.batch_size_max - rows)
     first_ns = wait_ns + curve.time_ns(rows + joined)
     second_ns = first_ns + curve.time_ns(without.company - joined)
+    if first_ns > 2 * curve.time_ns(-(-(rows + joined) // 2)):
+        return (
+            without.time_ns
+        )  # halving them would be better (OverlapRule), and a wait would hide from it that they come together
     first_lost_ns = rows * (first_ns - without.alone_ns) + joined * (first_ns - without.both_ns)
-    return first_lost_ns + (2 * without.company - joined) * (second_ns - without.both_ns)
+    return first_lost_ns + (without.company - joined + behind) * (second_ns - without.both_ns)

@@ -28,16 +28,17 @@ def quickest(curve: CostCurve) -> list[int]:
 
 
 def splits(curve: CostCurve, parts: Sequence[int], largest: int, price: int, gain_permille_min: int) -> list[int]:
-    """By cell up to the largest, the cell that is sent of it first: one of `parts`, or all of it. A split saves at least so much
-    of the time of the requests in it, and of `price` others that wait behind it."""
+    """By cell up to the largest, the cell that is sent of it first: one of `parts`, or all of it. A split saves time of the
+    requests in it and of `price` others that wait behind it, at least so much of what those in it need together."""
     sent = list(range(largest + 1))
     values = [0] * (largest + 1)
     for cell in sent[1:]:
         values[cell] = whole = (cell + price) * curve.cell_ns(cell)
+        gain_min = cell * curve.cell_ns(cell) * gain_permille_min
         for part in parts:
             if part >= cell:
                 break
             value = (cell + price) * curve.cell_ns(part) + values[cell - part]
-            if value < values[cell] and (whole - value) * 1000 > whole * gain_permille_min:
+            if value < values[cell] and (whole - value) * 1000 > gain_min:
                 values[cell], sent[cell] = value, part
     return sent

@@ -8,6 +8,7 @@ import msgspec
 
 from tpy.config.model_config import ModelConfig
 from tpy.config.tuned_batching import tuned_batching
+from tpy.limits.tuning import TUNED_CONVOYS_MIN
 from tpy.messages import CurvePoint, QueueActivity
 from tpy_data.schedulers.core.batch_forming import BatchForming
 from tpy_data.schedulers.core.batch_tuner import BatchTuner
@@ -74,7 +75,9 @@ class _Tuned(DynamicCore):
 
     def explain(self, now_ns: int) -> QueueActivity:
         """As `SchedulerCore.explain`."""
-        return msgspec.structs.replace(super().explain(now_ns), tuning=self.tuner.explain(now_ns))
+        halving = self._overlap is not None and self._overlap.is_halving
+        tuning = msgspec.structs.replace(self.tuner.explain(now_ns), halving=halving)
+        return msgspec.structs.replace(super().explain(now_ns), tuning=tuning)
 
     def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None, now_ns: int) -> None:
         self.tuner.arrived(ticket.batch_size, now_ns)
@@ -82,11 +85,7 @@ class _Tuned(DynamicCore):
 
     def _dispatch(self, now_ns: int) -> None:
         tuner, overlap = self.tuner, self._overlap
-        if overlap is not None and overlap.is_halving:
-            tuner.may_wait = False
-            tuner.forget_waits()  # when the rule looks for a convoy again, none must be held together by waiting
-        else:
-            tuner.may_wait = self._pool.has_only_one
+        tuner.may_wait = self._pool.has_only_one and (overlap is None or not overlap.is_halving)
         before = len(self._actions)
         super()._dispatch(now_ns)
         for action in self._actions[before:]:
@@ -130,9 +129,13 @@ class TunedFairCore(_Tuned, FairDynamicCore):
 
 
 def tuned_options(options: DynamicOptions) -> DynamicOptions:
-    """These options without the sizes and the delay: the tuner chooses them."""
+    """These options without the sizes and the delay: the tuner chooses them. Convoys are halved only where no wait holds them
+    together: that has been seen before they are counted as one."""
     return msgspec.structs.replace(
-        options, preferred=frozenset({options.batch_size_max}), queue_delay_ns_max=0, overlap=OverlapTerms()
+        options,
+        preferred=frozenset({options.batch_size_max}),
+        queue_delay_ns_max=0,
+        overlap=OverlapTerms(convoys_min=TUNED_CONVOYS_MIN),
     )
 
 

@@ -107,13 +107,13 @@ def _tuning(tuning: TuningActivity) -> Iterator[str]:
     if not tuning.sizes:
         yield "  size        all that wait go at once, up to max_batch_size: no split saves time"
     if not tuning.may_wait:
-        yield "  wait        none: that is for one instance alone, without rate limiter, while no convoy is halved"
+        halving = "clients come together, and half of them at a time has instance and server work at the same time"
+        yield f"  wait        none: {halving if tuning.halving else 'that is for one instance alone, without rate limiter'}"
         return
     for wait in tuning.waits[:_SIZES_SHOWN_MAX]:
-        yield (
-            f"  wait        with {_rows(wait.rows)} up to {duration(wait.wait_ns)}, until there are {wait.goal}: that saves "
-            f"{wait.gain_permille / 10:.0f} % of the requests' time"
-        )
+        rows = f"{_rows(wait.rows)} that came to an idle instance" if wait.fresh else f"{_rows(wait.rows)} left after a batch"
+        saved = f"that saves {wait.gain_permille / 10:.0f} % of the requests' time"
+        yield f"  wait        {rows}: up to {duration(wait.wait_ns)}, until there are {wait.goal}; {saved}"
     if not tuning.waits:
         yield "  wait        none: replaying the last executions, no wait would have saved 5 % of the requests' time"
 
