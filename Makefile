@@ -431,6 +431,9 @@ $(VENV)/.tpy-release-setup: pyproject.toml constraints.txt $(SETUP)
 dist: $(VENV)/.tpy-release-setup ## build what is published, from the last commit, twice, compare and check it: source, wheels, SBOM, checksums, in dist/
 	$(BIN)/python -m release --to $(WHEELS)
 
+changelog: $(SETUP) ## print the changelog of the next release as far as it is in changes/
+	$(BIN)/python -m towncrier build --draft --version next
+
 release: $(VENV)/.tpy-release-setup ## make release VERSION=1.2.3: the version, its section of the changelog, a commit, a tag, then as make dist
 	$(BIN)/python -m release --version $(VERSION) --to $(WHEELS)
 

@@ -1,5 +1,5 @@
 """Builds what is published: `python -m release`, into dist/. With `--version X.Y.Z` it makes the release first: that version, its
-section of the changelog, a commit and a tag.
+section of the changelog from the files in changes/, a commit and a tag.
 
 Use: make dist, or make release VERSION=X.Y.Z
 """
@@ -21,13 +21,36 @@ ROOT = Path(__file__).parents[1]
 UNRELEASED = "## [Unreleased]\n"
 
 
-def changelog_with(text: str, version: str, date: str) -> str:
-    """The changelog with a section for a version, of what was unreleased. Raises Refused if that is nothing."""
+def changes_of(root: Path) -> list[Path]:
+    """The files of changes/ that have an entry each."""
+    return sorted((root / "changes").glob("*.*.md"))
+
+
+def rendered(root: Path, version: str, date: str) -> str:
+    """The entries in changes/, grouped; "" if it has none. Raises Refused for a file whose name or type is wrong."""
+    command = [sys.executable, "-m", "towncrier", "build", "--draft", "--dir", root, "--version", version, "--date", date]
+    if not changes_of(root):
+        return ""
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    entries = run.stdout.partition("\n")[2].strip()
+    if run.returncode or entries.count("\n- ") < len(changes_of(root)):
+        names = ", ".join(file.name for file in changes_of(root))
+        raise Refused(
+            f"changes/: expected files NAME.TYPE.md with a list item each (changes/README.md), got {names}. {run.stderr}"
+        )
+    return entries
+
+
+def changelog_with(text: str, version: str, date: str, entries: str = "") -> str:
+    """The changelog with a section for a version: what the section Unreleased says, then these entries. Raises Refused if there
+    is nothing."""
     before, found, behind = text.partition(UNRELEASED)
-    section = behind.partition("\n## [")[0]
-    if not found or not re.search(r"^- ", section, re.MULTILINE):
-        raise Refused("CHANGELOG.md: the section Unreleased has no entries: there is nothing to release")
-    return f"{before}{UNRELEASED}\n## [{version}] - {date}\n{behind}"
+    section, mark, older = behind.partition("\n## [")
+    written = section.strip() if re.search(r"^- ", section, re.MULTILINE) else ""
+    parts = [f"## [{version}] - {date}", *(part for part in (written, entries) if part)]
+    if not found or len(parts) == 1:
+        raise Refused("neither changes/ nor the section Unreleased of CHANGELOG.md has entries: there is nothing to release")
+    return f"{before}{UNRELEASED}\n" + "\n\n".join(parts) + f"\n{mark}{older}"
 
 
 def tag(root: Path, version: str) -> None:
@@ -46,8 +69,10 @@ def tag(root: Path, version: str) -> None:
         raise Refused(f"expected a version behind {present}, got {version}")
     if _git(root, "status", "--porcelain"):
         raise Refused("the tree has changes that are not committed")
-    text = changelog_with(changelog.read_text(), version, datetime.datetime.now(datetime.UTC).date().isoformat())
-    changelog.write_text(text)
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    changelog.write_text(changelog_with(changelog.read_text(), version, date, rendered(root, version, date)))
+    for file in changes_of(root):
+        file.unlink()
     module.write_text(module.read_text().replace(f'__version__ = "{present}"', f'__version__ = "{version}"'))
     readme.write_text(readme.read_text().replace(f"tpy_server-{present}-", f"tpy_server-{version}-"))
     _git(root, "commit", "-am", f"Release {version}")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from release.__main__ import changelog_with, main, tag
+from release.__main__ import changelog_with, main, rendered, tag
 from release.artifacts import Refused
 
+ROOT = Path(__file__).parents[2]
 CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- A thing.\n"
 
 
@@ -42,6 +43,46 @@ def test_a_release_is_a_commit_with_a_tag(root: Path) -> None:
     unreleased, section = (root / "CHANGELOG.md").read_text().split("## [0.2.0] - ")
     assert unreleased == "# Changelog\n\n## [Unreleased]\n\n"
     assert section.endswith("\n\n### Added\n\n- A thing.\n")
+
+
+def add(root: Path, **changes: str) -> None:
+    """Commit files of changes/, by name with an underscore for the dot."""
+    folder = root / "changes"
+    folder.mkdir()
+    (root / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    for name in ("README.md", "template.md.jinja"):
+        (folder / name).write_text((ROOT / "changes" / name).read_text())
+    for name, text in changes.items():
+        (folder / f"{name.replace('_', '.')}.md").write_text(text)
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "Changes")
+
+
+def test_the_files_in_changes_become_the_section_of_the_version(root: Path) -> None:
+    add(root, trend_fixed="- A fault.\n", b_added="- Two\n  lines.\n", a_added="- One.\n")
+    tag(root, "0.2.0")
+    section = (root / "CHANGELOG.md").read_text().partition("## [0.2.0] - ")[2]
+    assert section[10:] == "\n\n### Added\n\n- A thing.\n\n### Added\n\n- One.\n- Two\n  lines.\n\n### Fixed\n\n- A fault.\n"
+    assert sorted(file.name for file in (root / "changes").iterdir()) == ["README.md", "template.md.jinja"]
+    assert git(root, "status", "--porcelain") == ""
+    (root / "changes" / "c.changed.md").write_text("- More.\n")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "A change")
+    tag(root, "0.3.0")
+    newest = (root / "CHANGELOG.md").read_text().partition("## [Unreleased]\n\n## [0.3.0] - ")[2]
+    assert newest[10:].startswith("\n\n### Changed\n\n- More.\n\n## [0.2.0] - ")
+
+
+@pytest.mark.parametrize("wrong", [{"a_invented": "- One.\n"}, {"a_added": "No list item.\n"}])
+def test_a_file_of_another_form_is_refused(root: Path, wrong: dict[str, str]) -> None:
+    add(root, **wrong)
+    with pytest.raises(Refused, match=r"expected files NAME\.TYPE\.md"):
+        tag(root, "0.2.0")
+    assert git(root, "status", "--porcelain") == ""
+
+
+def test_what_waits_for_a_release_is_of_that_form() -> None:
+    rendered(ROOT, "0.2.0", "2026-11-28")
 
 
 def test_the_first_release_may_have_the_version_that_is_there(root: Path) -> None:
