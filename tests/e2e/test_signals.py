@@ -49,10 +49,10 @@ def test_no_other_signal_ends_the_server(repository: Path) -> None:
         signal.SIGHUP: "reloaded at SIGHUP",
         signal.SIGUSR1: "reloaded at SIGUSR1",
         signal.SIGUSR2: "ignoring signal SIGUSR2",
-        signal.SIGALRM: "signal SIGALRM means nothing",
-        signal.SIGVTALRM: "signal SIGVTALRM means nothing",
-        signal.SIGPROF: "signal SIGPROF means nothing",
-        **{number: f"signal {name(number)} means nothing" for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1)},
+        signal.SIGALRM: "ignoring signal SIGALRM",
+        signal.SIGVTALRM: "ignoring signal SIGVTALRM",
+        signal.SIGPROF: "ignoring signal SIGPROF",
+        **{number: f"ignoring signal {name(number)}" for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1)},
     }
     with ServerProcess("--frontend-processes=1", repositories=[repository]) as server:
         frontends = server.children()
