@@ -128,7 +128,7 @@ def test_a_version_that_fails_is_rolled_back(model: ModelFolder, processes: int,
         assert infer(server, FAILS, 60) == {1: 59, "version 2 fails": 1}, "the gate allows none of 20"
         status = rollout(server)
         assert (status["state"], status["percent"]) == ("rolled back", 0)
-        assert status["reason"] == "1 of 6 requests failed (16.7 %), more than 1 % of 20 are allowed"
+        assert status["reason"] == "1 of 6 requests failed (16.7 %); at most 1 % of 20 are allowed"
         assert infer(server, WORKS, 4, version="2") == {2: 4}, "whoever names a version gets it"
         assert 'tpy_rollout_decisions_total{model="m",state="rolled back"} 1' in metrics(server)
         server.wait_log("model 'm': version 2 is rolled back, 1 gets all requests: 1 of 6 requests failed")
@@ -181,7 +181,7 @@ def test_a_version_that_answers_otherwise_is_rolled_back_before_it_answers(model
         assert infer(server, WORKS, 2) == {1: 2}, "its answers are not sent"
         wait_until(lambda: rollout(server)["state"] == "rolled back", within_s=30)
         assert infer(server, WORKS, 4) == {1: 4}
-        reason = "1 of 6 answers differ (16.7 %), more than 1 % of 20 are allowed; the last one: output 'VERSION' [0] is 2, was 1"
+        reason = "1 of 6 answers differ (16.7 %); at most 1 % of 20 are allowed; the last one: output 'VERSION' [0] is 2, was 1"
         assert rollout(server)["reason"] == reason
         server.wait_log(re.escape(f"version 2 is rolled back, 1 gets all requests: {reason}"))
 

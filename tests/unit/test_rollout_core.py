@@ -101,7 +101,7 @@ def test_failures_roll_back_at_once_and_within_the_share() -> None:
     decision = core.ended(Arm.NEW, failed=True, latency_ns=1)
     assert decision is not None
     assert (decision.state, decision.percent) == (RolloutState.ROLLED_BACK, 0.0)
-    assert decision.reason == "1 of 1 requests failed (100 %), more than 1 % of 20 are allowed"
+    assert decision.reason == "1 of 1 requests failed (100 %); at most 1 % of 20 are allowed"
     assert {core.choose() for _ in range(300)} == {Arm.OLD}
     assert core.ended(Arm.NEW, failed=True, latency_ns=1) is None, "it is over"
     assert (core.tick(10**18), core.due_ns()) == (None, None)
@@ -145,7 +145,7 @@ def test_a_version_that_answers_otherwise_never_answers_a_request() -> None:
     assert (decision.state, decision.percent) == (RolloutState.ROLLED_BACK, 0.0)
     assert (
         decision.reason
-        == "1 of 2 answers differ (50 %), more than 1 % of 20 are allowed; the last one: output 'Y' [0] is 2, was 1"
+        == "1 of 2 answers differ (50 %); at most 1 % of 20 are allowed; the last one: output 'Y' [0] is 2, was 1"
     )
     assert not any(core.copies() for _ in range(100))
     assert core.answers_compared("late") is None

@@ -153,7 +153,7 @@ def _report(outcome: Outcome, repositories: Sequence[Path], *, as_json: bool) ->
     files = write_files(outcome, repositories)
     click.echo("written: " + ", ".join(str(file) for file in files), err=as_json)
     if outcome.lost:
-        click.echo(f"tpy: error: the server was lost: {outcome.lost}; the results so far are above", err=True)
+        click.echo(f"tpy: error: the server was lost: {outcome.lost}; these results are incomplete", err=True)
     if outcome.interrupted:
         click.echo("interrupted; run the same command to resume", err=True)
         return _INTERRUPTED

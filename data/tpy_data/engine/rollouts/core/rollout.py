@@ -163,7 +163,7 @@ class RolloutCore:
         of = max(seen, self.plan.min_requests)
         if most is None or bad * 100 <= most * of:
             return ""
-        return f"{bad} of {seen} {what} ({100 * bad / seen:.3g} %), more than {most:g} % of {of} are allowed"
+        return f"{bad} of {seen} {what} ({100 * bad / seen:.3g} %); at most {most:g} % of {of} are allowed"
 
     def _owe(self, percent: float) -> bool:
         """Returns whether it is this request's turn, if that comes to `percent` of all requests."""
