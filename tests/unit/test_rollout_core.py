@@ -144,8 +144,7 @@ def test_a_version_that_answers_otherwise_never_answers_a_request() -> None:
     assert decision is not None
     assert (decision.state, decision.percent) == (RolloutState.ROLLED_BACK, 0.0)
     assert (
-        decision.reason
-        == "1 of 2 answers differ (50 %); at most 1 % of 20 are allowed; the last one: output 'Y' [0] is 2, was 1"
+        decision.reason == "1 of 2 answers differ (50 %); at most 1 % of 20 are allowed; the last one: output 'Y' [0] is 2, was 1"
     )
     assert not any(core.copies() for _ in range(100))
     assert core.answers_compared("late") is None
