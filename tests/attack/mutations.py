@@ -83,7 +83,7 @@ def _notice(folder: Path, case: str) -> str | None:
 def _lines(text: str) -> Iterator[str]:
     """Those that say what was noticed."""
     for line in text.splitlines():
-        if line.startswith("FAILED "):
+        if line.startswith("FAILED ") or "ERROR at teardown of" in line:
             yield "a test fails"
         elif "| no (" in line:
             yield line.split("|")[-2].strip()

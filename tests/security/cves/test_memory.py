@@ -81,6 +81,10 @@ def test_cve_2024_0088(shared: Shared) -> None:
             assert shared.infer(model, wanted={"offset": offset}).status == 400, offset
         assert shared.infer(model, given={"offset": REGION_BYTES - 12}).status == 200
     assert shared.register("beyond", offset=REGION_BYTES - 1, size=2).status == 400
+    assert shared.register("part", size=64).status == 200
+    for model in ("affine", "copy"):  # the segment goes on there
+        assert shared.infer(model, given={"region": "part", "offset": 53}).status == 400
+        assert shared.infer(model, wanted={"region": "part", "offset": 53}).status == 400
 
 
 def test_cve_2024_0116(shared: Shared) -> None:
@@ -118,7 +122,16 @@ def test_cve_2025_23329(shared: Shared) -> None:
     for process in Path("/proc").glob(f"{shared.attacker.server.process.pid}/task/*/children"):
         for worker in process.read_text().split():
             assert "/dev/shm/" not in Path(f"/proc/{worker}/maps").read_text()
-    for key in ("triton_python_backend_shm_region_1", "memfd:tpy-tensors", "../proc/self/mem", "..", "tpy-tensors"):
+    file = shared.attacker.home / "file"
+    file.write_bytes(bytes(REGION_BYTES))
+    for key in (
+        "triton_python_backend_shm_region_1",
+        "memfd:tpy-tensors",
+        f"../..{file}",
+        "../proc/self/mem",
+        "..",
+        "tpy-tensors",
+    ):
         assert shared.register("stolen", key).status in (400, 404, 500), key
 
 

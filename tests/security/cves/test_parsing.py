@@ -21,10 +21,11 @@ def _nested(depth: int, opening: str, closing: str) -> str:
 
 
 def _flooded(attacker: Attacker, data: bytes) -> None:
-    """It is refused, or cut off, and costs no memory."""
+    """It is refused, or cut off, before its time is over, and costs no memory."""
     resident = attacker.resident_bytes()
     said = attacker.flood(data, attacker.server.http)
     assert said == b"" or said.startswith((b"HTTP/1.1 4", b"HTTP/1.1 5")), said
+    assert not said.startswith(b"HTTP/1.1 408 "), said
     assert attacker.resident_bytes() - resident < GROWTH_BYTES_MAX
 
 
