@@ -107,6 +107,8 @@ class World:
     def done(self, took_ns: int) -> None:
         self.core.done(0, self.now_ns, (took_ns,))
         self.perform()
+        if isinstance(self.core, TunedDynamicCore):
+            self.core.tuner.learn()
 
     def run(self, load: Load, until_ns: int) -> None:
         """Have this load until then. What it has open is answered afterwards, and does not count."""

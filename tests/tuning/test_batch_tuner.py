@@ -16,7 +16,7 @@ from tpy_data.schedulers.core.replay import Arrivals, alone, lost_ns
 from tpy_data.schedulers.core.splitting import quickest, splits
 
 ROWS_MAX = 16
-PARTS = (64, 32, 16, 8, 4, 2, 1)
+PARTS = (32, 8, 4, 2, 1)
 
 
 def tuner_of(times_ns: dict[int, int], *, target_ns: int = 0) -> BatchTuner:
@@ -59,6 +59,7 @@ class Played:
                 tuner.arrived(1, began_ns + offset_ns)
         self.now_ns = ended_ns
         tuner.ended(sent, took_ns, ended_ns)
+        tuner.learn()
         self.now_ns += 1000
         return waited_ns, sent
 
@@ -148,7 +149,7 @@ def test_it_stops_waiting_when_nobody_comes_any_more() -> None:
     for _ in range(30):
         model.batch(1, [5, 6, 7])
     waits = [model.batch(1)[0] for _ in range(40)]
-    assert 0 < max(waits) <= 1000 // 64
+    assert 0 < max(waits) <= 1000 // 32
     assert set(waits[20:]) == {0}
 
 
@@ -207,6 +208,7 @@ def test_what_most_wait_for_is_tried_with_half_and_split_if_that_is_better() -> 
         sent.append(model.size(16, number * 10**6, number * 10**6))
         model.began(sent[-1])
         model.ended(sent[-1], curve[sent[-1]], number * 10**6 + 1)
+        model.learn()
     assert sorted(set(sent), reverse=True) == [8, 4, 2]
     assert sent[-1] == 2
     assert model.explain(0).sizes
@@ -219,6 +221,7 @@ def test_half_that_is_no_better_is_tried_a_few_times_only() -> None:
         sent.append(model.size(16, number * 10**6, number * 10**6))
         model.began(sent[-1])
         model.ended(sent[-1], 1000 + 60 * sent[-1], number * 10**6 + 1)
+        model.learn()
     assert sent.count(8) == 4
     assert sent.count(16) == 196
 
@@ -227,4 +230,5 @@ def test_batches_whose_time_nobody_says_teach_nothing() -> None:
     model = played(CONSTANT).tuner
     before = model.curve.points()
     model.ended(4, 0, 5)
+    model.learn()
     assert model.curve.points() == before

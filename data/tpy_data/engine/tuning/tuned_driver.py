@@ -19,20 +19,22 @@ _log = logging.getLogger(__name__)
 
 
 class TargetWatch:
-    """Warns once of a target that even the smallest batch misses."""
+    """Has the tuner learn, and warns once of a target that even the smallest batch misses."""
 
-    __slots__ = ("_model", "_tuner")
+    __slots__ = ("_is_over", "_model", "_tuner")
 
     def __init__(self, model: str, tuner: BatchTuner) -> None:
         self._model = model
-        self._tuner: BatchTuner | None = tuner
+        self._tuner = tuner
+        self._is_over = False  # nothing is to be warned of any more
 
     def look(self) -> None:
-        """Something was learned."""
+        """Learn of the batch that is over."""
         tuner = self._tuner
-        if tuner is None or not tuner.target_ns or not tuner.misses_target:
+        tuner.learn()
+        if self._is_over or not tuner.target_ns or not tuner.misses_target:
             return
-        self._tuner = None
+        self._is_over = True
         smallest = tuner.curve.points()[0]
         about = {
             "model": self._model,
@@ -55,7 +57,7 @@ class _Watching(SchedulerDriver):
     def done(self, instance: int, times_ns: Sequence[int] = (0,)) -> None:
         """As `SchedulerDriver.done`."""
         super().done(instance, times_ns)
-        self._watch.look()
+        self._watch.look()  # the batch is answered, and the next one is sent
 
 
 class _TunedDriver(_Watching):

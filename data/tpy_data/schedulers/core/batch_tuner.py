@@ -11,7 +11,7 @@ requests are answered earlier.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,7 @@ from tpy.limits.tuning import (
     WINDOWS_LATELY,
     WINDOWS_MEMORY,
     WINDOWS_MIN,
+    WINDOWS_SAMPLED,
 )
 from tpy.messages import TunedSize, TunedWait, TuningActivity
 from tpy.units import NS_PER_S
@@ -31,7 +32,7 @@ from tpy_data.schedulers.core.cost_curve import CostCurve
 from tpy_data.schedulers.core.replay import Arrivals, alone, lost_ns
 from tpy_data.schedulers.core.splitting import quickest, splits
 
-_PARTS: Final = (64, 32, 16, 8, 4, 2, 1)
+_PARTS: Final = (32, 8, 4, 2, 1)
 """The waits that are replayed: the time of the batch without company, divided by these."""
 
 _EXACT_ROWS_MAX: Final = 16
@@ -113,6 +114,17 @@ class _Wait:
         if self.count > 2 * WINDOWS_LATELY and drift * drift * WINDOWS_LATELY > 16 * (self.variance + _NOISE):
             self.count, self.gain, self.variance = WINDOWS_LATELY, self.gain_lately, drift * drift
 
+    def add_quiet(self, count: int) -> None:
+        """So many replays that gained and lost nothing, because nobody came."""
+        count = min(count, WINDOWS_MEMORY)
+        for _ in range(min(count, WINDOWS_LATELY)):
+            self.gain_lately -= self.gain_lately // min(self.count + 1, WINDOWS_LATELY)
+            self.company -= self.company // COMPANY_MEMORY
+        memory = min(self.count + count, WINDOWS_MEMORY)
+        self.variance += (self.gain * self.gain - self.variance) * count // (memory + count)
+        self.gain -= self.gain * count // (memory + count)
+        self.count += count
+
     def pays(self, gain_min: int) -> bool:
         """True if it saves so much, by more than chance may have added."""
         over = self.gain - gain_min
@@ -120,14 +132,24 @@ class _Wait:
 
 
 class _Waits:
-    """The waits for a number of rows, after `count` replays; `chosen` is the one that pays."""
+    """The waits for a number of rows, after `count` replays; `chosen` is the one that pays. The last `quiet` of these replays had
+    no company, and are not counted in `waits` yet."""
 
-    __slots__ = ("chosen", "count", "waits")
+    __slots__ = ("chosen", "count", "passed_over", "quiet", "waits")
 
     def __init__(self) -> None:
+        self.passed_over = 0
+        self.quiet = 0
         self.count = 0
         self.waits = tuple(_Wait() for _ in _PARTS)
         self.chosen: int | None = None
+
+    def is_passed_over(self) -> bool:
+        """True for most of the executions when none of the waits has paid for long: to replay them all is not worth its time."""
+        if self.chosen is not None or self.count < WINDOWS_MEMORY:
+            return False
+        self.passed_over = (self.passed_over + 1) % WINDOWS_SAMPLED
+        return self.passed_over > 0
 
     def choose(self, terms: TunerTerms) -> None:
         """Choose the shortest of those that save most, if they save enough: one that saves nearly as much splits a convoy."""
@@ -159,6 +181,15 @@ class _Window:
         self.is_sent = False
 
 
+class _Over(NamedTuple):
+    """A batch that is over."""
+
+    rows: int
+    took_ns: int
+    now_ns: int
+    window: _Window | None
+
+
 _TERMS: Final = TunerTerms()
 
 
@@ -172,6 +203,7 @@ class BatchTuner:
 
     __slots__ = (
         "_batches",
+        "_over",
         "_parts",
         "_rate",
         "_terms",
@@ -196,6 +228,7 @@ class BatchTuner:
         self._parts: list[int] = []  # by cell, the cell to send of it
         self._trial = 0
         self._batches = 0
+        self._over: _Over | None = None
         self._look(0)
 
     # events
@@ -216,20 +249,28 @@ class BatchTuner:
             window.is_sent = True
 
     def ended(self, rows: int, took_ns: int, now_ns: int) -> None:
-        """A batch is over, which took so long; 0: nobody says."""
-        window, self._window = self._window, None
-        if took_ns <= 0:
+        """A batch is over, which took so long; 0: nobody says. `learn` looks at it."""
+        self.learn()
+        if took_ns > 0:
+            self._over = _Over(rows, took_ns, now_ns, self._window)
+        self._window = None
+
+    def learn(self) -> None:
+        """Learn of the last batch that is over. Apart, because it takes longer than a decision: to be called when that batch is
+        answered and the next one sent, at the latest when that is over."""
+        over, self._over = self._over, None
+        if over is None:
             return
-        self.curve.add(rows, took_ns)
+        self.curve.add(over.rows, over.took_ns)
         self._batches += 1
         if self._batches < self._terms.fit_batches or self._batches % self._terms.fit_batches == 0:
-            self._look(now_ns)
-        if window is not None and window.is_sent:
-            self._replay(window, now_ns)
+            self._look(over.now_ns)
+        if over.window is not None and over.window.is_sent:
+            self._replay(over.window, over.now_ns)
 
     def forget_waits(self) -> None:
         """The instances are not those of before."""
-        self._window = None
+        self._window = self._over = None
         self._waits.clear()
 
     # decisions
@@ -242,7 +283,11 @@ class BatchTuner:
             return False
         window = self._window
         if window is None or window.is_sent or oldest_ns > window.since_ns:
-            window = self._window = self._opened(rows, oldest_ns, now_ns)
+            found = self._waits.get(_key(rows, fresh=oldest_ns == now_ns))
+            if found is not None and found.is_passed_over():
+                self._window = None
+                return False
+            window = self._window = self._opened(rows, oldest_ns, now_ns, found)
         return rows < window.goal and now_ns < window.due_ns
 
     def due_ns(self) -> int | None:
@@ -284,10 +329,9 @@ class BatchTuner:
 
     # waits
 
-    def _opened(self, rows: int, oldest_ns: int, now_ns: int) -> _Window:
+    def _opened(self, rows: int, oldest_ns: int, now_ns: int, found: _Waits | None) -> _Window:
         """The window of a batch that could go now."""
         window = _Window(rows, now_ns, fresh=oldest_ns == now_ns)
-        found = self._waits.get(_key(rows, fresh=window.fresh))
         if found is None or found.chosen is None:
             return window
         wait_ns, goal = self._wait(rows, found, found.chosen)
@@ -310,6 +354,12 @@ class BatchTuner:
             return
         waits = self._waits.setdefault(_key(rows, fresh=window.fresh), _Waits())
         waits.count += 1
+        if without.company == 0 and waits.chosen is None:
+            waits.quiet += 1  # no wait would have changed anything but for the worse, and none is used
+            return
+        for wait in waits.waits if waits.quiet else ():
+            wait.add_quiet(waits.quiet)
+        waits.quiet = 0
         behind = self._behind(without.both_ns, now_ns)
         for index, (part, wait) in enumerate(zip(_PARTS, waits.waits, strict=True)):
             wait_ns, goal = _part_ns(without.alone_ns, part), self._wait(rows, waits, index)[1]
