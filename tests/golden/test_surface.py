@@ -6,9 +6,7 @@ import pytest
 
 from .surface import FOLDER, SURFACES
 
-ADVICE = (
-    "promised in docs/reference/stability.md: deprecate first; what is new: python -m tests.golden, and a file in changes/"
-)
+ADVICE = "promised in docs/reference/stability.md: deprecate first; what is new: python -m tests.golden, and a file in changes/"
 
 
 @pytest.mark.parametrize("name", SURFACES)

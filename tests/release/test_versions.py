@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from release.__main__ import changelog_with, main, rendered, tag
+from release.__main__ import changelog_with, changes_of, main, rendered, tag
 from release.artifacts import Refused
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ def test_a_file_of_another_form_is_refused(root: Path, wrong: dict[str, str]) ->
 
 
 def test_what_waits_for_a_release_is_of_that_form() -> None:
-    rendered(ROOT, "0.2.0", "2026-11-28")
+    assert rendered(ROOT, "0.2.0", "2026-11-28").count("\n- ") >= len(changes_of(ROOT))
 
 
 def test_the_first_release_may_have_the_version_that_is_there(root: Path) -> None:
