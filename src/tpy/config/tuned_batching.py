@@ -64,7 +64,7 @@ def _hindrance(config: ModelConfig) -> str:
 
 
 def _target_ns(config: ModelConfig) -> int | None:
-    """0: none is set; None: what is set is none."""
+    """0: not set; None: set to an invalid value."""
     text = config.parameter(TARGET_PARAMETER)
     if not text:
         return 0

@@ -15,7 +15,7 @@ becomes slower within a second."""
 
 CURVE_AGE_BATCHES: Final = 4096
 """Batches after which what is known of each size counts half: a size that never occurs is forgotten after three to six times
-as many, and tried again if it matters. A trial is a few batches that may take several times as long as the best: with so many
+as many, and tried again if it matters. A trial is a few batches that may take several times as long as the best: with this many
 between them, one in a thousand."""
 
 KNOWN_BATCHES_MIN: Final = 4

@@ -90,8 +90,8 @@ class TunedSize(msgspec.Struct, frozen=True):
 
 
 class TuningActivity(msgspec.Struct, frozen=True, kw_only=True):
-    """The tuner of a model with `batching: auto`. `target_ns` 0: none is set. `trial_rows`: a size that is tried, 0: none is;
-    `may_wait`: there is one instance, and no convoy that is halved (`halving`)."""
+    """The tuner of a model with `batching: auto`. `target_ns` 0: not set. `trial_rows`: the size that is being tried, 0: no
+    trial; `may_wait`: there is one instance, and no convoy that is halved (`halving`)."""
 
     curve: tuple[CurvePoint, ...] = ()
     arrivals_per_s: int = 0

@@ -43,7 +43,7 @@ _DECODER: Final = msgspec.json.Decoder(CurvesFile)
 
 
 class OpenCurve:
-    """The curve of a version that is loaded: `points` are those that it begins with."""
+    """The curve of a version that is loaded: `points` are the ones that it begins with."""
 
     __slots__ = ("_curves", "_fingerprint", "_name", "points")
 

@@ -1,8 +1,8 @@
 """BatchTuner: how large the next batch should be, and whether to wait for company, from what batches and arrivals were like.
 
 A wait is judged by replay. While the only instance executes, nobody is answered, so what arrives meanwhile would have arrived as
-well if the batch had waited: each execution shows what every wait, or none, would have cost its requests and those that came.
-Nothing has to be tried for that, and a client that sends its next request only after an answer is never waited for in vain.
+well if the batch had waited: each execution shows what every wait, or none, would have cost its requests and the ones that came.
+Nothing has to be tried for that, and a client that sends its next request only after an answer is never waited for without need.
 
 A size is judged by the cost curve: a batch is split where its parts take less time than the whole, or no more and some of its
 requests are answered earlier.
@@ -42,7 +42,7 @@ _TRIED_MIN: Final = 4
 """Smaller sizes are not halved for a trial: they are seen often enough."""
 
 _NOISE: Final = 10_000**2
-"""The variance of replays that are all alike: 1 % is no change of the load."""
+"""The variance of replays that are all alike: 1 % is not a change of the load."""
 
 _IDLE_PERMILLE_MIN: Final = 100
 """The instance counts as idle for at least so long, or the price of its time would have no bound."""
@@ -152,7 +152,7 @@ class _Waits:
         return self.passed_over > 0
 
     def choose(self, terms: TunerTerms) -> None:
-        """Choose the shortest of those that save most, if they save enough: one that saves nearly as much splits a convoy."""
+        """Choose the shortest of the waits that save most, if they save enough: one that saves nearly as much splits a convoy."""
         self.chosen = None
         if self.count < terms.windows_min:
             return
@@ -241,7 +241,7 @@ class BatchTuner:
             window.arrivals.add(rows, now_ns - window.since_ns)
 
     def began(self, rows: int) -> None:
-        """A batch of so many was sent."""
+        """A batch of `rows` rows was sent."""
         window = self._window
         if window is not None and rows < window.rows:
             self._window = None  # it is over before the whole one would have been, so nobody sees what came meanwhile
@@ -276,8 +276,8 @@ class BatchTuner:
     # decisions
 
     def holds(self, rows: int, oldest_ns: int, now_ns: int) -> bool:
-        """True while so many rows, the first of which is there since `oldest_ns`, should wait for company although an instance is
-        idle."""
+        """True while `rows` rows, the first of which has waited since `oldest_ns`, should wait for company although an instance
+        is idle."""
         if not self.may_wait:
             self._window = None
             return False
@@ -295,7 +295,7 @@ class BatchTuner:
         return None if self._window is None or self._window.is_sent else self._window.due_ns
 
     def size(self, rows: int, oldest_ns: int, now_ns: int) -> int:
-        """The rows to send of those that wait and fit together."""
+        """The number of rows to send of the waiting ones that fit together."""
         curve, cell = self.curve, self.curve.cell_of(rows)
         part = self._parts[cell] if cell < len(self._parts) else cell
         if self.target_ns:
@@ -406,7 +406,7 @@ class BatchTuner:
         return part // 2 if part >= _TRIED_MIN and part // 2 not in known else 0
 
     def _behind(self, busy_ns: int, now_ns: int) -> int:
-        """The rows that come while the instance is busy: for so long with those that are there, and then with these."""
+        """The rows that come while the instance is busy: for `busy_ns` with the rows that it has, and then with these."""
         curve = self.curve
         row_ns = min((curve.cell_ns(cell) // (cell * curve.width) for cell in curve.known()), default=0)
         idle = max(_IDLE_PERMILLE_MIN, 1000 - self._rate.per_s(now_ns) * row_ns * 1000 // NS_PER_S)

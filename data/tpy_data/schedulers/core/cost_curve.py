@@ -43,7 +43,7 @@ class CostCurve:
     __slots__ = ("_added", "_cells", "_times_ns", "batch_size_max", "width")
 
     def __init__(self, batch_size_max: int, points: Iterable[CurvePoint] = ()) -> None:
-        """`points` are those that an earlier curve had. They count as little as can be known."""
+        """`points` are an earlier curve's. They count as little as can be known."""
         self.batch_size_max = batch_size_max
         self.width = -(-batch_size_max // CURVE_CELLS_MAX)
         self._cells: dict[int, _Cell] = {}
@@ -59,7 +59,7 @@ class CostCurve:
         return -(-min(rows, self.batch_size_max) // self.width)
 
     def add(self, rows: int, took_ns: int) -> None:
-        """A batch of so many rows took so long. Counts from the next `fit` on."""
+        """A batch of `rows` rows took `took_ns`. Counts from the next `fit` on."""
         cell = self._cells.setdefault(self.cell_of(rows), _Cell())
         cell.add(took_ns)
         self._added += 1
@@ -88,7 +88,7 @@ class CostCurve:
         return self._times_ns[cell] if self._times_ns else 0
 
     def time_ns(self, rows: int) -> int:
-        """The time for so many rows, in several batches where one cannot hold them; 0: nothing is known at all."""
+        """The time for `rows` rows, in several batches where one cannot hold them; 0: nothing is known at all."""
         if not self._times_ns:
             return 0
         full, rest = divmod(rows, self.batch_size_max)

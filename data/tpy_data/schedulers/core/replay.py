@@ -30,7 +30,7 @@ class Arrivals:
         return self._rows[index - 1] if index else 0
 
     def time_of(self, rows: int) -> int:
-        """The time by which so many rows had arrived. At least so many did."""
+        """The time by which `rows` rows had arrived. At least that many did."""
         return self._offsets_ns[bisect_right(self._rows, rows - 1)]
 
 
