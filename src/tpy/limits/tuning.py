@@ -41,7 +41,7 @@ WINDOWS_LATELY: Final = 8
 """The last replays, in which a wait must not have cost more than it saved: clients may have gone."""
 
 WINDOWS_SAMPLED: Final = 4
-"""Of so many executions one is replayed where no wait has paid for long: a replay takes some ten microseconds, and clients that
+"""One in this many executions is replayed where no wait has paid for long: a replay takes some ten microseconds, and clients that
 come together are still seen within some ten executions."""
 
 COMPANY_MEMORY: Final = 4

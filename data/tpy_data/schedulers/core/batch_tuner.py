@@ -115,7 +115,7 @@ class _Wait:
             self.count, self.gain, self.variance = WINDOWS_LATELY, self.gain_lately, drift * drift
 
     def add_quiet(self, count: int) -> None:
-        """So many replays that gained and lost nothing, because nobody came."""
+        """Counts `count` replays that gained and lost nothing, because nobody came."""
         count = min(count, WINDOWS_MEMORY)
         for _ in range(min(count, WINDOWS_LATELY)):
             self.gain_lately -= self.gain_lately // min(self.count + 1, WINDOWS_LATELY)
@@ -355,7 +355,7 @@ class BatchTuner:
         waits = self._waits.setdefault(_key(rows, fresh=window.fresh), _Waits())
         waits.count += 1
         if without.company == 0 and waits.chosen is None:
-            waits.quiet += 1  # no wait would have changed anything but for the worse, and none is used
+            waits.quiet += 1  # no wait would have changed anything except for the worse, and no wait is used
             return
         for wait in waits.waits if waits.quiet else ():
             wait.add_quiet(waits.quiet)
