@@ -81,7 +81,7 @@ def requirements(text: dict[str, list[str]]) -> dict[str, list[Requirement]]:
     return {extra: [Requirement(each) for each in given] for extra, given in text.items()}
 
 
-FOR_DEVELOPERS = {"bench", "demo", "dev", "fuzz", "page", "release", "site"}
+FOR_DEVELOPERS = {"bench", "coverage", "demo", "dev", "fuzz", "page", "release", "site"}
 
 
 def test_what_a_server_installs_is_bounded_where_the_next_major_version_breaks() -> None:

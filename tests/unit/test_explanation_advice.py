@@ -10,6 +10,7 @@ from tpy.messages import (
     BatchingRules,
     CacheActivity,
     CalledActivity,
+    CurvePoint,
     EngineActivity,
     ExecutedBatch,
     InstanceActivity,
@@ -21,6 +22,7 @@ from tpy.messages import (
     RecentActivity,
     ResourceUse,
     SequenceActivity,
+    TuningActivity,
     WaitReason,
 )
 from tpy.units import NS_PER_MS, NS_PER_S
@@ -176,6 +178,19 @@ TABLE: list[tuple[ModelExplanation, str, str]] = [
         ),
         "max_inflight_requests",
         "16 requests are on their way and a step has at most 16",
+    ),
+    (
+        facts(
+            activity=EngineActivity(
+                queue=QueueActivity(
+                    tuning=TuningActivity(
+                        target_ns=2 * NS_PER_MS, curve=(CurvePoint(1, 3 * NS_PER_MS, 0, 9),), misses_target=True
+                    )
+                )
+            )
+        ),
+        "target_p99_ms",
+        "target_p99_ms is 2 ms, and the smallest batch takes 3 ms",
     ),
 ]
 

@@ -90,8 +90,9 @@ class TunedSize(msgspec.Struct, frozen=True):
 
 
 class TuningActivity(msgspec.Struct, frozen=True, kw_only=True):
-    """The tuner of a model with `batching: auto`. `target_ns` 0: not set. `trial_rows`: the size that is being tried, 0: no
-    trial; `may_wait`: there is one instance, and no convoy that is halved (`halving`)."""
+    """The tuner of a model with `batching: auto`. `target_ns` 0: not set; `misses_target`: even the smallest batch does.
+    `trial_rows`: the size that is being tried, 0: no trial; `may_wait`: there is one instance, and no convoy that is halved
+    (`halving`)."""
 
     curve: tuple[CurvePoint, ...] = ()
     arrivals_per_s: int = 0
@@ -101,6 +102,7 @@ class TuningActivity(msgspec.Struct, frozen=True, kw_only=True):
     trial_rows: int = 0
     may_wait: bool = False
     halving: bool = False
+    misses_target: bool = False
 
 
 class QueueActivity(msgspec.Struct, frozen=True, kw_only=True):

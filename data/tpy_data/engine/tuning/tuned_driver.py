@@ -38,13 +38,12 @@ class TargetWatch:
         smallest = tuner.curve.points()[0]
         about = {
             "model": self._model,
-            "rows": smallest.rows,
             "took_ms": smallest.mean_ns / NS_PER_MS,
             "target_ms": tuner.target_ns / NS_PER_MS,
         }
         _log.warning(
-            "target_p99_ms of '%(model)s' is %(target_ms).3g, and its smallest batch so far, of %(rows)d rows, takes "
-            "%(took_ms).3g ms: the target cannot be met",
+            "target_p99_ms of '%(model)s' is %(target_ms).3g, and its smallest batch takes %(took_ms).3g ms: no batching can "
+            "meet the target",
             about,
         )
 

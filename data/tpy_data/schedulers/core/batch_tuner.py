@@ -219,7 +219,7 @@ class BatchTuner:
     def __init__(self, curve: CostCurve, target_ns: int = 0, terms: TunerTerms = _TERMS) -> None:
         self.target_ns = target_ns
         self.may_wait = False
-        self.misses_target = False  # even with the smallest batch that was seen
+        self.misses_target = False  # even with the smallest batch there is
         self.curve = curve
         self._terms = terms
         self._rate = ArrivalRate()
@@ -269,8 +269,10 @@ class BatchTuner:
             self._replay(over.window, over.now_ns)
 
     def forget_waits(self) -> None:
-        """The instances are not those of before."""
-        self._window = self._over = None
+        """The instances are not those of before. What batches cost is still true."""
+        self._window = None
+        if self._over is not None:
+            self._over = self._over._replace(window=None)
         self._waits.clear()
 
     # decisions
@@ -325,6 +327,7 @@ class BatchTuner:
             ),
             trial_rows=self._trial * curve.width,
             may_wait=self.may_wait,
+            misses_target=self.misses_target,
         )
 
     # waits
@@ -379,7 +382,7 @@ class BatchTuner:
         known = curve.known()
         if not known:
             return
-        self.misses_target = 0 < self.target_ns < curve.cell_ns(known[0])
+        self.misses_target = known[0] == 1 and 0 < self.target_ns < curve.cell_ns(1)
         largest = known[-1]
         self._parts[: largest + 1] = splits(
             curve,

@@ -195,14 +195,13 @@ def _long_delay(model: ModelExplanation) -> Finding | None:
 
 def _missed_target(model: ModelExplanation) -> Finding | None:
     tuning, p99_ns = model.activity.queue.tuning, model.latency.total.p99_ns
-    if tuning is None or not tuning.target_ns or not tuning.curve:
+    if tuning is None or not tuning.target_ns:
         return None
-    smallest, target = tuning.curve[0], f"target_p99_ms is {_ms(tuning.target_ns)}"
-    if smallest.mean_ns > tuning.target_ns:
+    target = f"target_p99_ms is {_ms(tuning.target_ns)}"
+    if tuning.misses_target:
         return Finding(
             "target_p99_ms",
-            f"{target}, and the smallest batch so far ({smallest.rows} rows) takes {_ms(smallest.mean_ns)}: no batching can meet "
-            "it.",
+            f"{target}, and the smallest batch takes {_ms(tuning.curve[0].mean_ns)}: no batching can meet it.",
         )
     if p99_ns <= tuning.target_ns:
         return None
