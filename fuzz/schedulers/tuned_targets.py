@@ -143,13 +143,13 @@ TUNED = Target(
     name="scheduler_tuned",
     invariant=_INVARIANT,
     run=lambda chance: _run(chance, TunedDynamicCore),
-    smoke_examples=300,
+    smoke_examples=120,
     rules=(*RULES, "recall", "revoked", "fail", PREFETCHED, WAITED, SPLIT),
 )
 CANARY = Target(
     name="scheduler_tuned_canary",
     invariant="a core that sleeps through the end of a wait is found out",
     run=lambda chance: _run(chance, DrowsyCore),
-    smoke_examples=200,
+    smoke_examples=60,
     must_fail=True,
 )
