@@ -81,6 +81,7 @@ EXPLANATIONS = {
                     "due_ns": None,
                     "sequences": None,
                     "tenants": [],
+                    "tuning": None,
                 },
                 "cache": None,
                 "resources": [],
