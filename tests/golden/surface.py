@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
+
+import griffe
 
 from tests.security.test_restricted_routes import all_routes
 from tpy.cli.reference import page
@@ -38,18 +38,45 @@ def metrics() -> list[str]:
 
 
 def python() -> list[str]:
-    """`module.name(parameters)` of the modules for programs, back ends and their tests."""
+    """`module.name(parameters)` of the modules for programs, back ends and their tests, and `module.class.member(parameters)`:
+    what is optional has its default value."""
+    loader = griffe.GriffeLoader(search_paths=[FOLDER.parents[1] / "src"])
+    package = loader.load("tpy")
+    loader.resolve_aliases()
     found = []
     for module_name in _MODULES:
-        module = importlib.import_module(module_name)
-        for name in sorted(module.__all__):
-            thing = getattr(module, name)
-            try:
-                parameters = f"({', '.join(inspect.signature(thing).parameters)})" if callable(thing) else ""
-            except ValueError:  # of a class in C
-                parameters = "(...)"
-            found.append(f"{module_name}.{name}{parameters}")
-    return found
+        module = package if module_name == "tpy" else package[module_name.removeprefix("tpy.")]
+        for name in map(str, module.exports or ()):
+            thing = module[name]
+            found.append(f"{module_name}.{name}{_parameters(thing)}")
+            if thing.is_class:
+                members = {
+                    member: about for member, about in thing.all_members.items() if about.is_public and not about.is_module
+                }
+                found += [
+                    f"{module_name}.{name}.{member}{_parameters(about)}{_value(about)}" for member, about in members.items()
+                ]
+    return sorted(found)
+
+
+def _parameters(thing: griffe.Object | griffe.Alias) -> str:
+    """Those of a function, and of what makes an instance of a class."""
+    if thing.is_alias:
+        thing = thing.final_target  # type: ignore[union-attr]  # is_alias
+    if not isinstance(thing, griffe.Class | griffe.Function):
+        return ""
+    return "(" + ", ".join(map(_parameter, [each for each in thing.parameters if each.name != "self"])) + ")"
+
+
+def _value(thing: griffe.Object | griffe.Alias) -> str:
+    """The default value of a field, or the value of a constant."""
+    return f"={thing.value}" if thing.is_attribute and thing.value is not None else ""
+
+
+def _parameter(parameter: griffe.Parameter) -> str:
+    stars = {griffe.ParameterKind.var_positional: "*", griffe.ParameterKind.var_keyword: "**"}
+    name = f"{stars.get(parameter.kind, '') if parameter.kind else ''}{parameter.name}"
+    return name if parameter.required or name.startswith("*") else f"{name}={parameter.default}"
 
 
 SURFACES: dict[str, Callable[[], list[str]]] = {"flags": flags, "routes": routes, "metrics": metrics, "python": python}
