@@ -251,6 +251,9 @@ test-packages: $(TEST_SETUP) $(VENV)/.tpy-release-setup ## the tests of the whee
 test-attack: $(SETUP) ## the quick attacks against a running server; make attack tries all
 	$(BIN)/python -m tests.steadily --workers $$(nproc) --by-test tests/attack/test_attack.py
 
+test-guards: $(SETUP) ## take each guard against an attack or a published weakness away: its attack, or its test, must fail then (15 minutes)
+	$(BIN)/python -m tests.attack.mutations
+
 test-python-codec: $(TEST_SETUP) ## the tests of what the native codec reads and writes, in Python
 	TPY_NATIVE_CODEC=0 $(BIN)/python -m tests.steadily -m 'not alone' --workers $$(($$(nproc) + 2)) tests/hot tests/frontends/codec tests/frontends/http tests/backends/python tests/conformance tests/e2e/test_both_protocols.py
 
@@ -407,8 +410,10 @@ nightly: $(SETUP) ## all that takes hours: CI, fuzzing, mutants, chaos, soaks, a
 fuzz-smoke: $(SETUP) ## every fuzz target, its corpus first, and the canaries: about a minute
 	$(BIN)/python -m fuzz --smoke
 
-fuzz: $(SETUP) ## every fuzz target for a minute, on two cores
-	$(BIN)/python -m fuzz --seconds 60 --jobs 2
+FUZZ_SECONDS ?= 60
+
+fuzz: $(SETUP) ## every fuzz target for a minute, on two cores: make fuzz FUZZ_SECONDS=900 for longer
+	$(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS) --jobs 2
 
 MUTANTS ?= 5
 

@@ -1,5 +1,5 @@
-"""Builds what is published: `python -m release`, into dist/. With `--version X.Y.Z` it makes the release first: that version, its
-section of the changelog from the files in changes/, a commit and a tag.
+"""Builds what is published: `python -m release`, into dist/. With `--version X.Y.Z` it makes a release: that version, its section
+of the changelog from the files in changes/, a commit, and, once everything is built of it, a tag.
 
 Use: make dist, or make release VERSION=X.Y.Z
 """
@@ -11,6 +11,9 @@ import datetime
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -19,6 +22,7 @@ from release.artifacts import Refused, build_twice
 
 ROOT = Path(__file__).parents[1]
 UNRELEASED = "## [Unreleased]\n"
+_MODULE = Path("src", "tpy", "__init__.py")
 
 
 def changes_of(root: Path) -> list[Path]:
@@ -53,12 +57,13 @@ def changelog_with(text: str, version: str, date: str, entries: str = "") -> str
     return f"{before}{UNRELEASED}\n" + "\n\n".join(parts) + f"\n{mark}{older}"
 
 
-def tag(root: Path, version: str) -> None:
-    """Commit and tag a version. Raises Refused for a version that is none, or no later one, and for a tree with changes."""
-    module, changelog, readme = root / "src" / "tpy" / "__init__.py", root / "CHANGELOG.md", root / "README.md"
-    found = re.search(r'^__version__ = "(.+)"$', module.read_text(), re.MULTILINE)
+def release(root: Path, version: str, build: Callable[[Path], list[Path]]) -> list[Path]:
+    """Commit and tag a version, once `build` has made the files of that commit, which it returns. Raises Refused, and has changed
+    nothing then: for what is not a version or not a newer one, for a tree with changes, without anything to release, and where
+    `build` refuses."""
+    found = re.search(r'^__version__ = "(.+)"$', (root / _MODULE).read_text(), re.MULTILINE)
     if found is None:
-        raise Refused(f"{module} has no version")
+        raise Refused(f"{_MODULE} has no version")
     present = found[1]
     try:
         newer = Version(version) > Version(present)
@@ -66,29 +71,44 @@ def tag(root: Path, version: str) -> None:
         raise Refused(f"expected a version such as 1.2.3, got '{version}'") from None
     tags = _git(root, "tag").splitlines()
     if not newer and (version != present or f"v{present}" in tags):
-        raise Refused(f"expected a version behind {present}, got {version}")
+        raise Refused(f"expected a version newer than {present}, got {version}")
     if _git(root, "status", "--porcelain"):
         raise Refused("the tree has changes that are not committed")
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    changelog.write_text(changelog_with(changelog.read_text(), version, date, rendered(root, version, date)))
-    for file in changes_of(root):
-        file.unlink()
-    module.write_text(module.read_text().replace(f'__version__ = "{present}"', f'__version__ = "{version}"'))
-    readme.write_text(readme.read_text().replace(f"tpy_server-{present}-", f"tpy_server-{version}-"))
-    _git(root, "commit", "-am", f"Release {version}")
+    with tempfile.TemporaryDirectory(prefix="tpy-release-") as scratch:
+        tree = Path(scratch) / "tree"
+        _git(root, "worktree", "add", "--detach", str(tree), "HEAD")
+        try:
+            _write(tree, present, version)
+            _git(tree, "add", "--all")
+            _git(tree, "commit", "--allow-empty", "-m", f"Release {version}")
+            commit = _git(tree, "rev-parse", "HEAD")
+            files = build(tree)
+        finally:
+            _git(root, "worktree", "remove", "--force", str(tree))
+    _git(root, "merge", "--ff-only", commit)
     _git(root, "tag", "-a", f"v{version}", "-m", f"tpy {version}")
+    return files
+
+
+def _write(tree: Path, present: str, version: str) -> None:
+    """Write the version and its section of the changelog."""
+    module, changelog = tree / _MODULE, tree / "CHANGELOG.md"
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    changelog.write_text(changelog_with(changelog.read_text(), version, date, rendered(tree, version, date)))
+    module.write_text(module.read_text().replace(f'__version__ = "{present}"', f'__version__ = "{version}"'))
+    for file in changes_of(tree):
+        file.unlink()
 
 
 def main(words: list[str] | None = None, root: Path = ROOT) -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(prog="python -m release", description="Build what is published, twice, and compare.")
-    parser.add_argument("--version", help="make a release of this version first: changelog, commit, tag")
+    parser.add_argument("--version", help="make a release of this version: changelog, commit, tag")
     parser.add_argument("--to", type=Path, default=root / "dist", help="folder for the files (dist)")
     given = parser.parse_args(words)
     try:
-        if given.version is not None:
-            tag(root, given.version)
-        files = build_twice(root, given.to)
+        build = partial(build_twice, to=given.to)
+        files = build(root) if given.version is None else release(root, given.version, build)
     except Refused as refused:
         print(f"release: {refused}", file=sys.stderr)
         return 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from release.__main__ import changelog_with, changes_of, main, rendered, tag
+from release.__main__ import changelog_with, changes_of, main, release, rendered
 from release.artifacts import Refused
 
 ROOT = Path(__file__).parents[2]
@@ -27,19 +27,23 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "src" / "tpy").mkdir(parents=True)
     (tmp_path / "src" / "tpy" / "__init__.py").write_text('__version__ = "0.1.0"\n')
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
-    (tmp_path / "README.md").write_text("pip install tpy_server-0.1.0-py3-none-any.whl\n")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "All")
     return tmp_path
 
 
+def built(tree: Path) -> list[Path]:
+    """What is built is the commit that is tagged."""
+    assert git(tree, "status", "--porcelain") == ""
+    return [tree / git(tree, "rev-parse", "HEAD")]
+
+
 def test_a_release_is_a_commit_with_a_tag(root: Path) -> None:
-    tag(root, "0.2.0")
+    release(root, "0.2.0", built)
     assert git(root, "status", "--porcelain") == ""
     assert git(root, "log", "-1", "--format=%s", "v0.2.0") == "Release 0.2.0"
     assert (root / "src" / "tpy" / "__init__.py").read_text() == '__version__ = "0.2.0"\n'
-    assert (root / "README.md").read_text() == "pip install tpy_server-0.2.0-py3-none-any.whl\n"
     unreleased, section = (root / "CHANGELOG.md").read_text().split("## [0.2.0] - ")
     assert unreleased == "# Changelog\n\n## [Unreleased]\n\n"
     assert section.endswith("\n\n### Added\n\n- A thing.\n")
@@ -60,7 +64,7 @@ def add(root: Path, **changes: str) -> None:
 
 def test_the_files_in_changes_become_the_section_of_the_version(root: Path) -> None:
     add(root, trend_fixed="- A fault.\n", b_added="- Two\n  lines.\n", a_added="- One.\n")
-    tag(root, "0.2.0")
+    release(root, "0.2.0", built)
     section = (root / "CHANGELOG.md").read_text().partition("## [0.2.0] - ")[2]
     assert section[10:] == "\n\n### Added\n\n- A thing.\n\n### Added\n\n- One.\n- Two\n  lines.\n\n### Fixed\n\n- A fault.\n"
     assert sorted(file.name for file in (root / "changes").iterdir()) == ["README.md", "template.md.jinja"]
@@ -68,7 +72,7 @@ def test_the_files_in_changes_become_the_section_of_the_version(root: Path) -> N
     (root / "changes" / "c.changed.md").write_text("- More.\n")
     git(root, "add", ".")
     git(root, "commit", "-qm", "A change")
-    tag(root, "0.3.0")
+    release(root, "0.3.0", built)
     newest = (root / "CHANGELOG.md").read_text().partition("## [Unreleased]\n\n## [0.3.0] - ")[2]
     assert newest[10:].startswith("\n\n### Changed\n\n- More.\n\n## [0.2.0] - ")
 
@@ -77,7 +81,7 @@ def test_the_files_in_changes_become_the_section_of_the_version(root: Path) -> N
 def test_a_file_of_another_form_is_refused(root: Path, wrong: dict[str, str]) -> None:
     add(root, **wrong)
     with pytest.raises(Refused, match=r"expected files NAME\.TYPE\.md"):
-        tag(root, "0.2.0")
+        release(root, "0.2.0", built)
     assert git(root, "status", "--porcelain") == ""
 
 
@@ -86,11 +90,13 @@ def test_what_waits_for_a_release_is_of_that_form() -> None:
 
 
 def test_the_first_release_may_have_the_version_that_is_there(root: Path) -> None:
-    tag(root, "0.1.0")
+    release(root, "0.1.0", built)
     assert git(root, "tag") == "v0.1.0"
 
 
-@pytest.mark.parametrize(("version", "text"), [("0.0.9", "expected a version behind 0.1.0"), ("new", "such as 1.2.3, got 'new'")])
+@pytest.mark.parametrize(
+    ("version", "text"), [("0.0.9", "expected a version newer than 0.1.0"), ("new", "such as 1.2.3, got 'new'")]
+)
 def test_versions_that_are_none_or_older_are_refused(
     root: Path, version: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,10 +105,27 @@ def test_versions_that_are_none_or_older_are_refused(
     assert git(root, "tag") == ""
 
 
+def test_a_release_that_cannot_be_built_leaves_nothing(root: Path) -> None:
+    before = git(root, "rev-parse", "HEAD")
+
+    def refused(tree: Path) -> list[Path]:
+        raise Refused("two builds have other bytes")
+
+    with pytest.raises(Refused, match="other bytes"):
+        release(root, "0.2.0", refused)
+    assert git(root, "rev-parse", "HEAD") == before
+    assert (git(root, "tag"), git(root, "status", "--porcelain"), git(root, "worktree", "list").count("\n")) == ("", "", 0)
+
+
+def test_what_is_built_is_what_is_tagged(root: Path) -> None:
+    [file] = release(root, "0.2.0", built)
+    assert file.name == git(root, "rev-parse", "v0.2.0^{commit}") == git(root, "rev-parse", "HEAD")
+
+
 def test_changes_that_are_not_committed_are_refused(root: Path) -> None:
     (root / "new").touch()
     with pytest.raises(Refused, match="not committed"):
-        tag(root, "0.2.0")
+        release(root, "0.2.0", built)
 
 
 def test_nothing_to_release_is_refused() -> None:
