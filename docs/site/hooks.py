@@ -35,6 +35,7 @@ OUTSIDE = {
     "CHANGELOG.md": "project/changelog.md",
     "SECURITY.md": "project/security.md",
     "LICENSE": "project/license.md",
+    "changes/README.md": "project/changes.md",
     "benchmarks/README.md": "project/benchmarks.md",
     "fuzz/README.md": "project/fuzzing.md",
 }
