@@ -113,7 +113,8 @@ def on_post_template(output_content: str, template_name: str, config: MkDocsConf
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Fails if a page fetches anything from elsewhere: the site works without a network."""
+    """Fails if a page fetches anything from elsewhere, as the site works without a network, or if the search cannot find words
+    of Chinese pages."""
     fetched = {
         f"{page.relative_to(config.site_dir)}: {address.decode()}"
         for page in Path(config.site_dir).rglob("*.html")
@@ -121,3 +122,5 @@ def on_post_build(config: MkDocsConfig) -> None:
     }
     if fetched:
         raise PluginError("a page fetches what is not in the site:\n" + "\n".join(sorted(fetched)))
+    if r"\u200b" not in Path(config.site_dir, "search", "search_index.json").read_text(encoding="utf-8"):
+        raise PluginError("Chinese pages are not cut into words for the search: install jieba (make site does)")
