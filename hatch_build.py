@@ -13,6 +13,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 _SBOM = "tpy-server.cdx.json"
 _DEVELOPERS = ("bench", "coverage", "dev", "fuzz", "page", "release", "site")
@@ -68,8 +69,12 @@ class CustomBuildHook(BuildHookInterface[Any]):
         self._scratch.cleanup()
 
     def _sbom(self) -> dict[str, Any]:
-        """CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/): the distribution, and what it requires, with or without an extra.
-        Nothing of third parties is in the wheel."""
+        """CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/): the distribution, and what it requires, with or without an extra,
+        with licences and the versions that were tested. Nothing of third parties is in the wheel."""
+        root = Path(self.root)
+        licenses = json.loads((root / "release" / "licenses.json").read_text(encoding="utf-8"))
+        pins = [line.partition("==") for line in (root / "constraints.txt").read_text(encoding="utf-8").splitlines()]
+        tested = {canonicalize_name(name): version for name, _, version in pins}
         core = self.metadata.core
         purl = f"pkg:pypi/{core.name}@{self.metadata.version}"
         requirements = [(Requirement(each), "required", "") for each in core.dependencies]
@@ -84,9 +89,15 @@ class CustomBuildHook(BuildHookInterface[Any]):
                 "name": requirement.name,
                 "purl": f"pkg:pypi/{requirement.name.lower().replace('_', '-')}",
                 "scope": scope,
+                "licenses": [{"expression": licenses[requirement.name]}],
                 "properties": [
-                    {"name": "tpy:requires", "value": str(requirement)},
-                    *([{"name": "tpy:extra", "value": extra}] if extra else []),
+                    {"name": f"tpy:{name}", "value": value}
+                    for name, value in (
+                        ("requires", str(requirement)),
+                        ("extra", extra),
+                        ("tested", tested.get(canonicalize_name(requirement.name), "")),
+                    )
+                    if value
                 ],
             }
         own = {
