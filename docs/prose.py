@@ -21,13 +21,26 @@ from proselint.tools import LintFile
 ROOT = Path(__file__).parents[1]
 
 _OWN = r"(?:an?|the) [\w-]+ of (?:its|their|his|your|our) own"
-_IS_NO = r"(?:there )?(?:is|was|are|were) no \w+"
-_IS_NO_RIGHTLY = (r"there .*", r".* no (?:longer|more|such|problem|need|use|\w+er)")
+_IS = "(?:is|was|are|were)"
+_IS_NO = rf"(?:there )?{_IS} no \w+"
+_IS_NO_RIGHTLY = (rf"there {_IS} no \w+", f"{_IS} no (?:faster|larger|less|longer|more|need|problem|slower|such)")
+_HAS_NONE = r"(?:there )?(?:is|are|was|were|has|have|had) none"
+
+
+def _found(pattern: str, rightly: tuple[str, ...] = ()) -> types.Existence:
+    """A turn of phrase, on one line or broken over two."""
+    return types.Existence((pattern.replace(" ", r"\s+"),), exceptions=tuple(each.replace(" ", r"\s+") for each in rightly))
+
+
 _OURS = (
-    ("own", types.Existence((_OWN,)), "'{}': write 'its own thread'"),
-    ("is_no", types.Existence((_IS_NO,), exceptions=_IS_NO_RIGHTLY), "'{}': write 'is not a file'"),
-    ("none", types.Existence(("there (?:is|are) none",)), "'{}': write what is missing: 'there is no file'"),
-    ("only", types.Existence(("an only",)), "'{}': write 'the only', or 'a sole'"),
+    ("own", _found(_OWN), "'{}': write 'its own thread'"),
+    ("is_no", _found(_IS_NO, rightly=_IS_NO_RIGHTLY), "'{}': write 'is not a file'"),
+    ("none", _found(_HAS_NONE), "'{}': write what is missing: 'there is no file'"),
+    ("none_is", _found("none (?:is|are)"), "'{}': write 'no file is'"),
+    ("those", _found("those (?:that|which|who|whose)"), "'{}': write the noun: 'models that'"),
+    ("many", _found("so many"), "'{}': write what is counted: 'N', 'this many'"),
+    ("vain", _found("in vain"), "'{}': write what does not happen"),
+    ("only", _found("an only"), "'{}': write 'the only', or 'a sole'"),
 )
 """Name, pattern, and what to write."""
 

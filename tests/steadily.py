@@ -1,7 +1,7 @@
 """`python -m tests.steadily ARGUMENT...`: run pytest with these arguments, and what fails once more, alone.
 
 Tests with servers share two cores with each other, and on a machine that also does other things a wait may be too short. A
-test that fails again fails the run; one that passes alone is named in the last lines, to be mended. Many failures are final.
+test that fails again fails the run; one that passes alone is named in the last lines, to be fixed. Many failures are final.
 """
 
 from __future__ import annotations

@@ -55,10 +55,10 @@ def batches(bench: Bench) -> Iterator[Point]:
         for _ in bench.rounds():
             for size in sizes:
                 many = binary_request("rows", IDENTITY_INPUT, np.ones((size, ROW_FLOATS), np.float32))
-                yield Point("batch", "so many rows in each request, built-in", size, _http_us(bench, server, "rows", many, 16))
+                yield Point("batch", "rows in each request, built-in", size, _http_us(bench, server, "rows", many, 16))
                 model = f"up_to_{size}"
                 one = binary_request(model, IDENTITY_INPUT, np.ones((1, ROW_FLOATS), np.float32))
-                name = f"single rows, the server joins up to so many, python worker, {BATCH_CLIENTS} clients"
+                name = f"single rows, the server joins up to this many, python worker, {BATCH_CLIENTS} clients"
                 yield Point("batch", name, size, _http_us(bench, server, model, one, BATCH_CLIENTS))
 
 
@@ -120,7 +120,7 @@ def connections(bench: Bench) -> Iterator[Point]:
                 yield Point("connections-memory", "tpy", count, _resident_mb(server))
                 for _ in bench.rounds():
                     silent_us = _http_us(bench, server, "builtin", request, CONNECTIONS_BUSY)
-                    yield Point("connections", f"so many silent, {CONNECTIONS_BUSY} others busy", count, silent_us)
+                    yield Point("connections", f"silent, {CONNECTIONS_BUSY} others busy", count, silent_us)
             for _ in bench.rounds():
                 yield Point("connections", "all busy", count, _http_us(bench, server, "builtin", request, count))
 

@@ -21,6 +21,12 @@ _SPEC.loader.exec_module(prose)
         ("It has a thread of its own", "tpy.own: 'a thread of its own': write 'its own thread'"),
         ("What is no file is left", "tpy.is_no: 'is no file': write 'is not a file'"),
         ("There is none.", "tpy.none: 'There is none': write what is missing: 'there is no file'"),
+        ("The cache has none.", "tpy.none: 'has none': write what is missing: 'there is no file'"),
+        ("None is left.", "tpy.none_is: 'None is': write 'no file is'"),
+        ("It is no server.", "tpy.is_no: 'is no server': write 'is not a file'"),
+        ("Those\nwho wait leave.", "tpy.those: 'Those\nwho': write the noun: 'models that'"),
+        ("After so many of them.", "tpy.many: 'so many': write what is counted: 'N', 'this many'"),
+        ("It waits in vain.", "tpy.vain: 'in vain': write what does not happen"),
         ('He said "an only child".', "tpy.only: 'an only': write 'the only', or 'a sole'"),
         (
             "A run that that fails fails.",

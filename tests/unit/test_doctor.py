@@ -100,7 +100,7 @@ def test_two_onnx_runtimes_are_named_with_the_command_that_mends_it(versions: di
     told = [each for each in findings if each.subject == "ONNX Runtime"]
     assert told[0].verdict is Verdict.WARNING
     assert told[0].found.startswith("onnxruntime and onnxruntime-gpu are both installed")
-    assert told[0].advice == "mend it with: pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu"
+    assert told[0].advice == "fix it with: pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu"
     assert told[0].advice in package_clash()
 
 

@@ -82,4 +82,4 @@ def read(context):
     except FileNotFoundError:
         raise InvalidArgument(f"{file} is not there") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidArgument(f"{file} is no linear model: {error!r}") from None
+        raise InvalidArgument(f"{file} is not a linear model: {error!r}") from None

@@ -111,7 +111,7 @@ _TLS_OPTIONS: Sequence[Callable[[Callable[..., None]], Callable[..., None]]] = (
     click.option("--tls", is_flag=True, help="Use TLS; implied by a URL that begins with https:// or grpcs://."),
     click.option("--ca-file", default="", metavar="FILE", help="Certificates to trust, PEM, in place of the system's."),
     click.option("--client-certificate", default="", metavar="FILE", help="The certificate to show, PEM."),
-    click.option("--client-key", default="", metavar="FILE", help="Its key, PEM, if it is in another file."),
+    click.option("--client-key", default="", metavar="FILE", help="Private key (PEM), if not in the certificate file."),
     click.option(
         "--tls-verify/--no-tls-verify", default=True, show_default=True, help="Verify the server's certificate and its name."
     ),

@@ -115,8 +115,8 @@ def _onnx_runtime() -> Iterator[Finding]:
     subject = "ONNX Runtime"
     clash = package_clash()
     if clash:
-        found, _, mend = clash.partition("; mend it with: ")
-        yield Finding(subject, Verdict.WARNING, found, f"mend it with: {mend}")
+        found, _, fix = clash.partition("; fix it with: ")
+        yield Finding(subject, Verdict.WARNING, found, f"fix it with: {fix}")
     try:
         import onnxruntime
     except ImportError as error:

@@ -41,7 +41,7 @@ FLAGS: tuple[Flag, ...] = (
         "General",
         "frontend-processes",
         0,
-        "Processes that serve HTTP and gRPC, an addition of tpy; 0: the server's own.",
+        "Processes that serve HTTP and gRPC; 0: the server's own. An addition of tpy.",
         minimum=0,
         maximum=limits.FRONTEND_PROCESSES_MAX,
     ),
@@ -50,8 +50,8 @@ FLAGS: tuple[Flag, ...] = (
         "General",
         "serve-while-loading",
         False,
-        "Open all ports before the start-up models have loaded, an addition of tpy. Otherwise HTTP answers only health "
-        "checks until then.",
+        "Open all ports before the start-up models have loaded. Otherwise HTTP answers only health checks until then. An "
+        "addition of tpy.",
     ),
     _flag(
         "General",
@@ -63,8 +63,8 @@ FLAGS: tuple[Flag, ...] = (
         "General",
         "readiness",
         "serving",
-        "Models that a strict server waits for, an addition of tpy: models that load at the start and models that have served, "
-        "or all of the repository, even with broken files.",
+        "Models that a strict server waits for. serving: models that load at the start and models that have served. all-models: "
+        "all of the repository, even with broken files. An addition of tpy.",
         choices=("serving", "all-models"),
     ),
     # Access
@@ -72,23 +72,29 @@ FLAGS: tuple[Flag, ...] = (
         "Access",
         "auth-config",
         "",
-        "Who may do what: API keys and tokens with their roles, in TOML or JSON. Read again at SIGHUP.",
+        "File with API keys, tokens and their roles, in TOML or JSON. Read again at SIGHUP. An addition of tpy.",
         metavar="FILE",
     ),
-    _flag("Access", "auth-required", False, "Require a credential for everything except the live and ready checks."),
+    _flag(
+        "Access",
+        "auth-required",
+        False,
+        "Require a credential for everything except the live and ready checks. An addition of tpy.",
+    ),
     _flag(
         "Access",
         "tenants-file",
         "",
-        "Who shares the server, an addition of tpy: tenants by key, token or header, with their weights and limits, in TOML or "
-        "JSON. Read again when it changes.",
+        "File with the tenants of the server: their keys, tokens or header, weights and limits, in TOML or JSON. Read again when "
+        "it changes. An addition of tpy.",
         metavar="FILE",
     ),
     _flag(
         "Access",
         "allowed-origin",
         (),
-        "Origin of other web pages that may load models and change settings through a browser; may be given several times.",
+        "Origin of other web pages that may load models and change settings through a browser. Repeat it for several. An "
+        "addition of tpy.",
         metavar="SCHEME://HOST[:PORT]",
     ),
     _flag(
@@ -96,7 +102,7 @@ FLAGS: tuple[Flag, ...] = (
         "allowed-host",
         (),
         "Host name under which browsers may do that, and any client at --management-address, besides addresses, names without a "
-        "domain and this machine's names; may be given several times.",
+        "domain and this machine's names. Repeat it for several. An addition of tpy.",
         metavar="NAME",
     ),
     # Logging
@@ -116,7 +122,7 @@ FLAGS: tuple[Flag, ...] = (
         "Logging",
         "access-log",
         "",
-        "Write a line for each request to this file, - for standard output; an addition of tpy.",
+        "Write a line for each request to this file, - for standard output. An addition of tpy.",
         metavar="FILE",
     ),
     _flag(
@@ -126,7 +132,7 @@ FLAGS: tuple[Flag, ...] = (
         "Format of access log lines; json: an object per line. An addition of tpy.",
         choices=ACCESS_LOG_FORMATS,
     ),
-    _flag("Logging", "access-log-sample", 1, "One in N requests gets a line; an addition of tpy.", minimum=1),
+    _flag("Logging", "access-log-sample", 1, "One in N requests gets a line. An addition of tpy.", minimum=1),
     _flag(
         "Logging",
         "slow-request-ms",
@@ -138,11 +144,15 @@ FLAGS: tuple[Flag, ...] = (
         "Logging",
         "audit-log",
         "",
-        "Write a JSON line for each change of models or settings: who, from where, what, result; - for stderr. Not Triton's.",
+        "Write a JSON line for each change of models or settings to this file, - for standard error: who, from where, what, "
+        "result. An addition of tpy.",
         metavar="FILE",
     ),
     _flag(
-        "Logging", "audit-log-required", False, "Refuse changes that the audit log cannot take, as on a full disk. Not Triton's."
+        "Logging",
+        "audit-log-required",
+        False,
+        "Refuse changes that the audit log cannot take, as on a full disk. An addition of tpy.",
     ),
     # Model repository
     _flag(
@@ -172,22 +182,23 @@ FLAGS: tuple[Flag, ...] = (
         "Model repository",
         "model-memory-budget",
         "",
-        "Memory of the host that all models together may take, such as 20GiB, an addition of tpy: models with the parameter "
-        "`load: on_demand` are loaded when they are asked for and unloaded to make room. Without it all models stay loaded.",
+        "Memory of the host that all models together may take, such as 20GiB: models with the parameter `load: on_demand` are "
+        "loaded when they are asked for and unloaded to make room. Without it all models stay loaded. An addition of tpy.",
         metavar="SIZE",
     ),
     _flag(
         "Model repository",
         "model-load-wait-secs",
         60,
-        "Seconds that a request waits for a model that is loaded on demand; then it is refused.",
+        "Seconds that a request waits for a model that is loaded on demand; then it is refused. An addition of tpy.",
         minimum=1,
     ),
     _flag(
         "Model repository",
         "model-sizes-file",
         "",
-        "File that keeps how much memory models took when they were loaded, for the next start with --model-memory-budget.",
+        "File that keeps how much memory models took when they were loaded, for the next start with --model-memory-budget. An "
+        "addition of tpy.",
         metavar="FILE",
     ),
     _flag(
@@ -211,21 +222,21 @@ FLAGS: tuple[Flag, ...] = (
         "repository-hold-losses",
         True,
         "In mode poll, when most models of a repository disappear at once, as with a lost disk or bucket, keep serving them "
-        "until they have been missing for two polls, or until SIGHUP; an addition of tpy.",
+        "until they have been missing for two polls, or until SIGHUP. An addition of tpy.",
     ),
     _flag(
         "Model repository",
         "repository-cache",
         "",
-        "Keep local copies of the models of repositories in the cloud here, an addition of tpy: the next start downloads what "
-        "has changed, and nothing while the cloud is away. Otherwise a copy is removed when its model is unloaded.",
+        "Keep local copies of the models of repositories in the cloud here: the next start downloads what has changed, and "
+        "nothing while the cloud is away. Otherwise a copy is removed when its model is unloaded. An addition of tpy.",
         metavar="DIRECTORY",
     ),
     _flag(
         "Model repository",
         "repository-cache-byte-size",
         limits.CLOUD_CACHE_BYTES_DEFAULT,
-        "Size limit of all local copies, an addition of tpy. Models that are not served make room for others.",
+        "Size limit of all local copies. Models that are not served make room for others. An addition of tpy.",
         minimum=1,
         maximum=INT64_MAX,
     ),
@@ -233,7 +244,7 @@ FLAGS: tuple[Flag, ...] = (
         "Model repository",
         "repository-start-secs",
         30,
-        "Seconds to keep trying a cloud repository that does not answer at start-up, an addition of tpy.",
+        "Seconds to keep trying a cloud repository that does not answer at start-up. An addition of tpy.",
         minimum=0,
     ),
     _flag(
@@ -265,16 +276,16 @@ FLAGS: tuple[Flag, ...] = (
         "Model repository",
         "rollout-file",
         "",
-        "File that keeps how far rollouts of new versions are (model parameter `rollout`), an addition of tpy: a restarted "
-        "server goes on there. Without it each start begins with the newest version of a model.",
+        "File that keeps how far rollouts of new versions are (model parameter `rollout`): a restarted server goes on there. "
+        "Without it each start begins with the newest version of a model. An addition of tpy.",
         metavar="FILE",
     ),
     _flag(
         "Model repository",
         "batching-curves-file",
         "",
-        "File that keeps what batches of models with `batching: auto` cost, an addition of tpy: the next start goes on with it, "
-        "as long as the model's files and configuration are the same. Written when such a model is unloaded.",
+        "File that keeps what batches of models with `batching: auto` cost: the next start goes on with it, as long as the "
+        "model's files and configuration are the same. Written when such a model is unloaded. An addition of tpy.",
         metavar="FILE",
     ),
     _flag("Model repository", "model-load-retry-count", 0, "How often a failed load is retried, without a pause.", minimum=0),
@@ -422,8 +433,8 @@ FLAGS: tuple[Flag, ...] = (
         "Requests",
         "instance-restart-wait",
         5,
-        "Seconds that requests wait while a model's only instance, which has failed, is restarted, an addition of tpy. 0: refuse "
-        "them at once.",
+        "Seconds that requests wait while a model's only instance, which has failed, is restarted. 0: refuse them at once. An "
+        "addition of tpy.",
         minimum=0,
         maximum=3600,
     ),
@@ -431,12 +442,19 @@ FLAGS: tuple[Flag, ...] = (
         "Requests",
         "crash-loop-failures",
         0,
-        "Failures of an instance within --crash-loop-minutes that make a crash loop, an addition of tpy: it is then restarted "
-        "after growing pauses, and a model without another instance is unavailable meanwhile. 0: never.",
+        "Failures of an instance within --crash-loop-minutes that make a crash loop: it is then restarted after growing pauses, "
+        "and a model without another instance is unavailable meanwhile. 0: never. An addition of tpy.",
         minimum=0,
         maximum=1000,
     ),
-    _flag("Requests", "crash-loop-minutes", 5, "The period in which --crash-loop-failures counts.", minimum=1, maximum=1440),
+    _flag(
+        "Requests",
+        "crash-loop-minutes",
+        5,
+        "The period in which --crash-loop-failures counts. An addition of tpy.",
+        minimum=1,
+        maximum=1440,
+    ),
     # Memory and devices
     _flag(
         "Memory",

@@ -193,7 +193,7 @@ class _Request:
             return None
         left = [described for name, described in self._inputs.items() if name not in self.tensors]
         if len(left) != 1:
-            raise UsageError(f"which input is {path}? Write NAME=@{path}; {self._takes()}")
+            raise UsageError(f"name the input: NAME=@{path}; {self._takes()}")
         self._read(left[0], path)
         return None
 

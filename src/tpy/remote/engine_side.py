@@ -200,7 +200,7 @@ class FrontendSession:
 
     def _begin_call(self, message: m.Call) -> None:
         if message.number in self._calls or len(self._calls) >= REMOTE_CALLS_MAX:
-            raise ProtocolError(f"call {message.number}, beside {len(self._calls)} that are not answered")
+            raise ProtocolError(f"call {message.number}; {len(self._calls)} earlier calls are still unanswered")
         scope = self._calls[message.number] = trio.CancelScope()
         self._nursery.start_soon(self._call, message, scope)
 

@@ -28,5 +28,5 @@ def package_clash() -> str:
     wanted = next((name for name in found if name != CPU), CPU)
     return (
         f"{' and '.join(found)} are both installed and have overwritten each other's files, so providers are missing; "
-        f"mend it with: pip uninstall -y {' '.join(found)} && pip install {wanted}"
+        f"fix it with: pip uninstall -y {' '.join(found)} && pip install {wanted}"
     )

@@ -317,7 +317,12 @@ class _PerfCommand(click.Command):
     help="The client's certificate, PEM.",
 )
 @click.option(
-    "--ssl-https-private-key-file", "--ssl-grpc-private-key-file", "key_file", default="", metavar="FILE", help="Its key, PEM."
+    "--ssl-https-private-key-file",
+    "--ssl-grpc-private-key-file",
+    "key_file",
+    default="",
+    metavar="FILE",
+    help="Private key (PEM), if not in the certificate file.",
 )
 @click.option(
     "--ssl-https-verify-peer",
