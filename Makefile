@@ -259,7 +259,7 @@ test-python-codec: $(TEST_SETUP) ## the tests of what the native codec reads and
 
 SOAK ?= 10
 
-soak: $(SETUP) ## the tests with random traffic, which make test runs short: make soak SOAK=100 for so many times as much
+soak: $(SETUP) ## the tests with random traffic, which make test runs short: make soak SOAK=100 for 100 times as much
 	$(BIN)/python -m pytest --soak $(SOAK) $$(grep -rlF 'soak: int' tests --include='test_*.py')
 
 COVERAGE_SETUP := $(VENV)/.tpy-coverage-setup
@@ -417,7 +417,7 @@ fuzz: $(SETUP) ## every fuzz target for a minute, on two cores: make fuzz FUZZ_S
 
 MUTANTS ?= 5
 
-mutants: $(SETUP) ## put faults into the cores and see whether the tests notice: make mutants MUTANTS=20 for so many of each file
+mutants: $(SETUP) ## put faults into the cores and see whether the tests notice: make mutants MUTANTS=20 for 20 of each file
 	$(BIN)/python -m tests.mutation --by-hand
 	$(BIN)/python -m tests.mutation --per-file $(MUTANTS) --aim 95
 

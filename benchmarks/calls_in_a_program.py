@@ -33,7 +33,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def drive(rounds: int) -> Mapping[str, Sequence[Round]]:
-    """Measures in a program of its own. Returns the rounds by caller. Raises LoadFailed."""
+    """Measures in its own program. Returns the rounds by caller. Raises LoadFailed."""
     text, _ = run_child([sys.executable, "-m", "benchmarks.calls_in_a_program", str(rounds)])
     return msgspec.json.decode(text.splitlines()[-1], type=dict[str, list[Round]])
 

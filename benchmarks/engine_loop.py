@@ -1,6 +1,6 @@
 """Sequences on tpy's engine alone, without any network: what batching of sequences is worth before frontends come into it.
 
-`drive` starts it as a program of its own (settings as one JSON argument). Each stream sends its next request when it has the
+`drive` starts it as its own program (settings as one JSON argument). Each stream sends its next request when it has the
 answer to the one before, as a client does that has to wait for it.
 """
 
@@ -56,7 +56,7 @@ class EngineResult(msgspec.Struct, frozen=True):
 
 
 def drive(repository: Path, model: str, name: str, shape: Sequence[int], *, streams: int, seconds: float) -> EngineResult:
-    """Keep so many sequences of the model going for so long, with one FP32 input. Raises LoadFailed."""
+    """Keep this many sequences of the model going for this long, with one FP32 input. Raises LoadFailed."""
     settings: _Settings = {
         "repository": str(repository),
         "model": model,

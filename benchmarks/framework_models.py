@@ -1,7 +1,7 @@
 """Writes a network of convolutions as a SavedModel, for LiteRT and for OpenVINO, a pipeline of DALI, trees of LightGBM and a
 pipeline of scikit-learn, where these are there.
 
-A program of its own, because the frameworks are large: `python -m benchmarks.framework_models DIRECTORY`.
+A separate program, because the frameworks are large: `python -m benchmarks.framework_models DIRECTORY`.
 """
 
 from __future__ import annotations

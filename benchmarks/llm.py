@@ -1,5 +1,5 @@
 """Measures tokens/s and the time to the first token of a language model: the bare engine's loop, and the same engine in a server
-that streams to as many clients. Rounds alternate; each is a process of its own. The clients' CPU time counts against the server,
+that streams to as many clients. Rounds alternate; each is its own process. The clients' CPU time counts against the server,
 on the same cores.
 
 Use: make bench-llm, or python -m benchmarks.llm FOLDER_OF_MODELS [--rounds N] [--tokens N] [--results FILE]

@@ -1,6 +1,6 @@
 """The loop that served models are compared with: a framework alone, called again and again from one thread.
 
-`drive` starts it as a program of its own (settings as one JSON argument), so that it can run on given cores.
+`drive` starts it as its own program (settings as one JSON argument), so that it can run on given cores.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _all_times() -> dict[int, ProcessTimes]:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """CPU seconds that the processes have used so far, to 1/100 s; those that have ended count as zero."""
+    """CPU seconds that the processes have used so far, to 1/100 s; ended processes count as zero."""
     total = 0.0
     for pid in pids:
         try:

@@ -31,7 +31,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--examples", type=int, help="histories for each target")
     parser.add_argument("--seed", type=int, help="the first history's seed (default: chosen at random and printed)")
     parser.add_argument(
-        "--jobs", type=int, default=1, help="so many processes try histories of each target at a time (default: 1)"
+        "--jobs", type=int, default=1, help="processes that try histories of each target at the same time (default: 1)"
     )
     parser.add_argument("--replay", metavar="SEED|FILE", help="only that history of --target, or that corpus file")
     parser.add_argument("--smoke", action="store_true", help="a fixed, short run of every target, for CI")

@@ -1,4 +1,4 @@
-"""The corpus: histories that failed once, each a file of its own. They are always tried first.
+"""The corpus: histories that failed once, each in its own file. They are always tried first.
 
 A file holds the target's name, what was found, and the history: the choices of a tape (see `fuzz.chance`) or, for targets that
 take any bytes, the bytes. Numbers beyond what JSON readers agree on are written as hexadecimal texts.
@@ -34,7 +34,7 @@ def entries(target: str, folder: Path = FOLDER) -> Iterator[Path]:
 
 
 def read(path: Path) -> Entry:
-    """Raises ValueError where it is no entry."""
+    """Raises ValueError where it is not an entry."""
     try:
         document = json.loads(path.read_text())
         choices, data = document.get("choices"), document.get("bytes")
@@ -45,7 +45,7 @@ def read(path: Path) -> Entry:
             data=None if data is None else bytes.fromhex(data),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no corpus file: {error!r}") from error
+        raise ValueError(f"{path} is not a corpus file: {error!r}") from error
 
 
 def write(entry: Entry, name: str, folder: Path = FOLDER) -> Path:

@@ -1,4 +1,4 @@
-"""Several processes that try histories of one target at a time, each from a seed of its own."""
+"""Several processes that try histories of one target at a time, each from its own seed."""
 
 from __future__ import annotations
 

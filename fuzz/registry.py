@@ -110,5 +110,5 @@ TARGETS: tuple[Target, ...] = (
 
 
 def target_named(name: str) -> Target | None:
-    """The target of that name; None: there is none."""
+    """The target of that name, or None."""
     return next((target for target in TARGETS if target.name == name), None)

@@ -3,7 +3,7 @@
     python proto/generate.py            write it
     python proto/generate.py --check    exit 1 when the committed code is out of step with the .proto files
 
-It holds the serialised descriptors, from which tpy._proto builds Google's message classes in a descriptor pool of its own. Needs
+It holds the serialised descriptors, from which tpy._proto builds Google's message classes in its own descriptor pool. Needs
 grpcio-tools, for its protoc.
 """
 

@@ -1,7 +1,7 @@
 """Scheduling alone: what the cores cost for a request, without network, threads or models, while many wait or many sequences
 live.
 
-`drive` starts it as a program of its own (settings as one JSON argument). One instance; whatever it was given is over at once,
+`drive` starts it as its own program (settings as one JSON argument). One instance; whatever it was given is over at once,
 and as many requests come as have gone, so that the length of the queue stays what it is. The cost is CPU time for one request's
 whole way: made, submitted, dispatched, completed.
 """
@@ -60,7 +60,7 @@ def _batches(core: SchedulerCore) -> list[Sequence[Ticket]]:
 
 
 class Queue:
-    """A core with so many requests waiting."""
+    """A core with this many requests waiting."""
 
     def __init__(self, core: SchedulerCore, make: Callable[[], Ticket], length: int) -> None:
         self._core = core
@@ -93,7 +93,7 @@ class CancelledQueue(Queue):
             core.submit(ticket, 0)
 
     def turn(self) -> int:
-        """So many cancelled, at places that look like chance."""
+        """This many cancelled, at places that look like chance."""
         self._now_ns += _NS
         for _ in range(BATCH):
             self._place = (self._place * 1_103_515_245 + 12_345) % 2**31
@@ -106,7 +106,7 @@ class CancelledQueue(Queue):
 
 
 class Sequences:
-    """A core with so many live sequences; the first `active` send a request whenever they have the answer to the last."""
+    """A core with this many live sequences; the first `active` send a request whenever they have the answer to the last."""
 
     def __init__(self, options: SequenceOptions, live: int, active: int) -> None:
         self._core: SchedulerCore = sequence_core(options)

@@ -127,7 +127,7 @@ def connections(bench: Bench) -> Iterator[Point]:
 
 @contextlib.contextmanager
 def idle_connections(port: int, request: HttpRequest, count: int) -> Iterator[None]:
-    """So many connections, each of which has had one answer. Raises LoadFailed when one of them was closed meanwhile."""
+    """This many connections, each of which has had one answer. Raises LoadFailed when one of them was closed meanwhile."""
     with contextlib.ExitStack() as stack:
         message = request.to_bytes(f"{HOST}:{port}")
         opened = []

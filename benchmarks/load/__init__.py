@@ -1,4 +1,4 @@
-"""Load generators: closed loops that keep a number of connections busy for some seconds. Each is a process of its own."""
+"""Load generators: closed loops that keep a number of connections busy for some seconds. Each is its own process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Our own load generator: sockets that are kept open, one request in flight on each. For large requests, and where it must run on
 given cores or stop after a number of requests.
 
-`drive` starts it as a program of its own (`python -m benchmarks.load.keep_alive`, settings as one JSON argument), so that
+`drive` starts it as its own program (`python -m benchmarks.load.keep_alive`, settings as one JSON argument), so that
 it shares no interpreter lock with anything.
 """
 

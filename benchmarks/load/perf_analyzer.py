@@ -17,7 +17,7 @@ _WINDOWS = 3
 """It wants at least this many measurement windows; the asked seconds are divided among them."""
 
 _WINDOWS_MAX = 2 * _WINDOWS
-"""It goes on for so many when one of the last three had no answer at all."""
+"""It goes on for this many when one of the last three had no answer at all."""
 
 _ANY_SPREAD = "999"
 """Percent by which windows may differ: how steady the result is, is judged over the rounds instead."""

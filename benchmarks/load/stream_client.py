@@ -31,7 +31,7 @@ _STALL_S = 60.0
 
 
 class StreamFailed(Exception):
-    """The server ended a stream, or sent what is no response."""
+    """The server ended a stream, or sent something that is not a response."""
 
 
 def framed(message: bytes) -> bytes:

@@ -64,7 +64,7 @@ class Plain:
         self._features: Callable[[bytes], Any] = module.features
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
-        """The pictures' features, zeros for those that are broken, whose error is in a column."""
+        """The pictures' features, zeros for broken ones, whose error is in a column."""
         found = np.zeros((len(batch["id"]), 3, 224, 224), np.float32)
         errors = [""] * len(found)
         for at, content in enumerate(batch["IMAGE"]):

@@ -81,7 +81,7 @@ def build(compiler: str, program: Path) -> None:
 
 
 def calls_in(table: str) -> int | None:
-    """All system calls in a table of `strace -c`; None if it is none."""
+    """All system calls in a table of `strace -c`; None if it is not such a table."""
     found = _TOTAL.search(table)
     return None if found is None else int(found[1])
 

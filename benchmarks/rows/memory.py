@@ -34,7 +34,7 @@ class _Case(msgspec.Struct, frozen=True):
 
 
 Send = Callable[[Server, FloatArray, int], None]
-"""Sends values to the model so many times, one after the other."""
+"""Sends values to the model this many times, one after the other."""
 
 
 def measure(bench: Bench) -> None:

@@ -1,6 +1,6 @@
 """Python models of other kinds than one input and one request at a time: batching, delays, instances, many tensors, strings.
 
-Every model runs in a process of its own, in tpy and in Triton, from the same model.py and config.pbtxt.
+Every model runs in its own process, in tpy and in Triton, from the same model.py and config.pbtxt.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ _UNITS = (("wall clock", "us/call"), ("CPU", "us/call"), ("quickest call", "us")
 
 
 def measure(bench: Bench) -> None:
-    """All kinds of callers, interleaved, in a program of their own."""
+    """All kinds of callers, interleaved, in their own program."""
     for caller, rounds in calls_in_a_program.drive(bench.effort.rounds).items():
         for number, one in enumerate(rounds, 1):
             values = (one.wall_us, one.cpu_us, one.best_us)

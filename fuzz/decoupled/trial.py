@@ -44,7 +44,7 @@ class Naive:
     number: int
     deadline_s: float | None
     pause_at: int
-    """Its sink pauses it when so many were delivered; -1 for never."""
+    """Its sink pauses it when this many were delivered; -1 for never."""
     sent: list[str] = field(default_factory=list)
     delivered: list[str] = field(default_factory=list)
     paused: bool = False
@@ -69,7 +69,7 @@ class Naive:
 
 
 class Sink:
-    """Takes a request's responses; refuses those that must not come."""
+    """Takes a request's responses; refuses responses that must not come."""
 
     def __init__(self, naive: Naive, *, forgets: bool) -> None:
         self._naive = naive
@@ -181,7 +181,7 @@ class Trial:
         naive.handle = self.engine.submit(request, Sink(naive, forgets=self.forgets))
 
     def execute(self, *, fails: bool, before: Sequence[int]) -> None:
-        """Run what waits for the instance; each request sends so many responses before its batch is over."""
+        """Run what waits for the instance; each request sends this many responses before its batch is over."""
         if not self.worker.jobs:
             return
         job = self.worker.jobs[0]

@@ -10,7 +10,7 @@ from tpy_data.engine.rollouts.core.rollout import Arm, Decision, RolloutCore, Ro
 
 _STEPS = (30, 60, 120)
 _RULES = ("new", "old", "failed", "compared", "differs", "advanced", "promoted", "rolled back", "late")
-_INVARIANT = "a rollout's shares, steps and gates are those that its requests and the time give"
+_INVARIANT = "a rollout's shares, steps and gates follow from its requests and the time"
 
 
 class ForgetfulCore(RolloutCore):

@@ -126,7 +126,7 @@ def _compare(header: bytes, data: bytes, read: Any) -> None:
 
 def _result(answer: Any, message: Frame) -> ExecutionResult:
     if not isinstance(answer, Answer):
-        raise TypeError(f"{answer!r} is no answer")
+        raise TypeError(f"{answer!r} is not an answer")
     return result_of(answer, message, _DEVICES, None)
 
 

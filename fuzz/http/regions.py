@@ -200,7 +200,7 @@ def _made(chance: Chance, outputs: list[Tensor], spans: dict[str, Any]) -> tuple
 
 
 def _content(memory: bytearray, span: tuple[int, int] | None, tensor: Tensor) -> bytes | None:
-    """The bytes of an input; None when they are no tensor of this type and shape."""
+    """The bytes of an input; None when they are not a tensor of this type and shape."""
     if span is None:
         return None
     data = bytes(memory[span[0] : span[1]])

@@ -35,7 +35,7 @@ class Room:
     retiring: bool = False
     removed: bool = False
     given: list[Ticket] = field(default_factory=list)
-    """Tickets that it was given and has not taken, also those that have ended."""
+    """Tickets that it was given and has not taken, also ended ones."""
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ class EngineTrial:
         self.live: list[Ticket] = []
         """Accepted, and not ended."""
         self.engines: dict[int, Cost] = {}
-        """Those that take requests, with their room."""
+        """The engines that take requests, with their room."""
         self.given: dict[int, list[Ticket]] = {}
         """By engine, what it was given and has not said to have taken."""
         self.submitted = 0

@@ -74,7 +74,7 @@ class ReferenceScheduler:
     def __init__(self, options: DynamicOptions, *, credit: bool = False) -> None:
         self.options = options
         self.credit = credit
-        self.lengths: dict[int, int] = {}  # how many batches an instance of a quick model may have, of those that stay
+        self.lengths: dict[int, int] = {}  # how many batches an instance of a quick model may have, of the batches that stay
         self.last_ns: dict[int, int] = {}  # what the last batch of an instance took
         self.times_ns: dict[int, list[int]] = {}  # of the batches that it has executed since it held nothing
         self.held_since_ns: dict[int, int] = {}  # several batches that are not prefetched, and nobody asked for them
@@ -406,7 +406,7 @@ class ReferenceScheduler:
 
 
 def share_of(count: int, history: list[Given], terms: OverlapTerms) -> int:
-    """The size of the batch after these out of so many, found by looking through all of them. All are over."""
+    """The size of the batch after these out of this many, found by looking through all of them. All are over."""
     begin = 0
     share = count
     while begin < len(history):

@@ -40,7 +40,7 @@ class Chain:
 
 @dataclass(kw_only=True, eq=False, slots=True)
 class Entry:
-    """A ticket that has not ended, or that is executing. `turn`: its place in the order of those that may run, if it may."""
+    """A ticket that has not ended, or that is executing. `turn`: its place among the tickets that may run, if it may."""
 
     ticket: Ticket
     number: int
@@ -221,7 +221,7 @@ class SequenceReference:
         return min((time for time in times if time is not None), default=None)
 
     def entries(self) -> list[Entry]:
-        """All that wait or run, also those that run and have ended."""
+        """All that wait or run, also if they have ended while they run."""
         waiting = [entry for chain in self.chains for sequence in chain.sequences for entry in sequence.waiting]
         return waiting + [entry for batch in self.running.values() for entry in batch]
 
@@ -243,7 +243,7 @@ class SequenceReference:
         return (min(free)[1], min(free)[0]) if free else None
 
     def ready(self, instance: int) -> list[Entry]:
-        """Those that may run there, in order of when they could first."""
+        """The tickets that may run there, in order of when they could first."""
         on_it = [chain.first() for chain in self.chains if chain.place is not None and chain.place[0] == instance]
         return sorted((entry for entry in on_it if entry is not None), key=lambda entry: entry.turn or 0)
 

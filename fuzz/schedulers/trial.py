@@ -151,7 +151,7 @@ class Trial:
             raise self._violation(f"{ticket} was cancelled and is {ticket.phase}")
 
     def submit_alike(self, count: int) -> None:
-        """So many requests of one row that go together."""
+        """This many requests of one row that go together."""
         for _ in range(count):
             self.submit(batch_size=1, signature="a", priority=0, timeout_ns=0, deadline_in_ns=None)
 
@@ -315,7 +315,7 @@ class Trial:
 
     def _check_batch(self, tickets: list[Ticket]) -> None:
         if not tickets or (self.credit and len(tickets) > 1):
-            raise self._violation(f"{tickets} are no batch")
+            raise self._violation(f"{tickets} are not a batch")
         rows = sum(ticket.batch_size for ticket in tickets)
         if rows > self.options.batch_size_max and len(tickets) > 1:
             raise self._violation(f"batch {tickets} has {rows} rows, at most {self.options.batch_size_max} fit")

@@ -78,7 +78,7 @@ def test_bytes_and_large_numbers_come_back_from_a_file(tmp_path: Path) -> None:
     assert corpus_file.read(corpus_file.write(entry, "y", tmp_path)) == entry
     broken = tmp_path / "broken.json"
     broken.write_text('{"target": 5')
-    with pytest.raises(ValueError, match="is no corpus file"):
+    with pytest.raises(ValueError, match="is not a corpus file"):
         corpus_file.read(broken)
 
 

@@ -21,7 +21,7 @@ class LinearBackend:
         self.capabilities = BackendCapabilities(name=settings.name, default_model_filename="model.json", version="1.0")
 
     def auto_complete(self, context):
-        """Inputs and outputs for a configuration that has none. Runs in a loader thread, before `load`."""
+        """Inputs and outputs for a configuration without any. Runs in a loader thread, before `load`."""
         config = context.config
         if config.input or config.output:
             return config

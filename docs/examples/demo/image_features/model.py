@@ -22,7 +22,7 @@ def features(content: bytes) -> np.ndarray:
 
 
 class TritonPythonModel:
-    """IMAGE: BYTES[N,1], encoded pictures -> INPUT: FP32[N,3,224,224]. A file that is no picture fails its own request only."""
+    """IMAGE: BYTES[N,1], pictures -> INPUT: FP32[N,3,224,224]. A file that is not a picture fails only its own request."""
 
     def execute(self, requests):
         return [self.answer(request) for request in requests]

@@ -24,7 +24,7 @@ HEIGHT, HEAD_WIDTH, SHORTEST, LONGEST = 48, 192, 320, 3200
 
 
 def regions(heat):
-    """FP32[regions,4]: boxes of connected hot points, in points. A run of them in a row joins those that it touches above."""
+    """FP32[regions,4]: boxes of connected hot points, in points. A run of them in a row joins the runs that it touches above."""
     edges = np.diff(np.pad(heat > TEXT, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     rows, starts = np.nonzero(edges == 1)
     ends = np.nonzero(edges == -1)[1]

@@ -3,7 +3,7 @@
 TEXT: BYTES[1] -> WORD: BYTES[1], any number of times
 
 The request's parameters: `count`, how many words at most; `seed`, another text for another number; `per_second`, how many words
-in a second, for those who want to watch.
+in a second, to watch them come.
 """
 
 import json
@@ -52,7 +52,7 @@ class TritonPythonModel:
         sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def words(self, text, options):
-        """An iterator over the words. Raises ValueError for a count that is no number."""
+        """An iterator over the words. Raises ValueError for a count that is not a number."""
         count = int(options.get("count", COUNT))
         chance = random.Random(options.get("seed", 0))
         first, second = ["", "", *text.split()][-2:]
