@@ -226,7 +226,7 @@ def demo(file: tuple[Path, ...], url: str, host: str | None, port: int | None, h
     "--as",
     "form",
     type=click.Choice(["onnx", "python", "torchscript", "pytorch", "fil", "litert", "openvino", "tensorflow"]),
-    help="What to serve it as.",
+    help="Format or backend to serve the model in.",
 )
 @click.option(
     "--env",

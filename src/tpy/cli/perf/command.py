@@ -354,7 +354,7 @@ class _PerfCommand(click.Command):
     default="PEM",
     show_default=True,
     type=click.Choice(["PEM", "DER"]),
-    help="The form of its key.",
+    help="The form of the private key.",
 )
 @click.option(
     "--grpc-compression-algorithm",
