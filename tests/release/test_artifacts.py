@@ -1,4 +1,4 @@
-"""`make dist`: what it builds, and that it installs and serves on each Python that is here, at places that are no developer's."""
+"""`make dist`: what it builds, and that it installs and serves on each Python that is here, for a user who can write nothing."""
 
 from __future__ import annotations
 
@@ -10,20 +10,36 @@ import platform
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from release.__main__ import main
 from tests.e2e.repositories import ModelFolder
 
 ROOT = Path(__file__).parents[2]
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
+NOBODY = 65534
+WRITES_NOTHING = """
+import os, sys
+assert os.getuid(), "root may write everywhere"
+for folder in sys.argv[1:]:
+    for name in (folder, *(entry.path for entry in os.scandir(folder))):
+        assert not os.access(name, os.W_OK), name
+    try:
+        open(os.path.join(folder, "written"), "w")
+    except PermissionError:
+        continue
+    sys.exit(folder + " can be written to")
+"""
 PROGRAM = """
 import sys
 import tpy
+assert tpy.__file__.startswith(sys.argv[2]), tpy.__file__
 with tpy.Server(sys.argv[1]) as server:
     print(server.model("twice").infer({"X": [[1.5]]})["Y"].tolist())
 """
@@ -91,30 +107,58 @@ def test_the_source_distribution_builds_the_same_wheel_without_an_index(dist: Pa
     assert wheel(tmp_path, "-any").read_bytes() == wheel(dist, "-any").read_bytes()
 
 
+def as_another_user() -> list[str]:
+    """A prefix of commands. Where the tests run as root, whom no mode of a folder stops, they run as a user who owns nothing, and
+    may read what is root's: interpreters and temporary folders."""
+    if os.getuid():
+        return []
+    prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    prefix += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    if shutil.which("setpriv") is None or subprocess.run([*prefix, "true"], capture_output=True).returncode:
+        pytest.skip("root cannot become another user with CAP_DAC_READ_SEARCH here, by setpriv")
+    return prefix
+
+
+def test_the_classifiers_are_pythons_that_are_tried_and_allowed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [
+        each.rpartition(" ")[2] for each in project["classifiers"] if each.startswith("Programming Language :: Python :: 3.")
+    ]
+    assert named
+    assert {f"python{version}" for version in named} <= set(PYTHONS)
+    allowed = SpecifierSet(project["requires-python"])
+    assert [version for version in named if version not in allowed] == []
+
+
 @pytest.mark.time_limit(600)
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_wheels_serve_on_every_python_that_is_here(dist: Path, tmp_path: Path, python: str) -> None:
+    """That of this machine's kind, with all that it needs; and the one without compiled parts, first on the path.
+    conftest.py says at the end of the run which Pythons were here."""
     path = installed(python)
     if path is None:
         pytest.skip(f"{python} is not installed")
-    home = tmp_path / "größe und raum"
-    subprocess.run([path, "-m", "venv", str(home / "env")], check=True)
-    own = str(home / "env" / "bin" / "python")
-    pip = [
-        own,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--disable-pip-version-check",
-        "--only-binary=:all:",
-        str(wheel(dist, f"-manylinux*{platform.machine()}")),
-    ]
-    subprocess.run(pip, check=True)
-    ModelFolder(home / "models", "twice").config(CONFIG).python(MODEL)
+    user = as_another_user()
+    home, temporary = tmp_path / "größe und raum", tmp_path / "temporary"
+    environment, pure, models = home / "env", home / "pure", home / "models"
+    subprocess.run([path, "-m", "venv", str(environment)], check=True)
+    own = str(environment / "bin" / "python")
+    pip = [own, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--only-binary=:all:"]
+    subprocess.run([*pip, str(wheel(dist, f"-manylinux*{platform.machine()}"))], check=True)
+    subprocess.run([*pip, "--no-deps", "--target", str(pure), str(wheel(dist, "-any"))], check=True)
+    ModelFolder(models, "twice").config(CONFIG).python(MODEL)
     for folder in (home, *home.rglob("*")):
         if not folder.is_symlink():
             folder.chmod(folder.stat().st_mode & ~0o222)
-    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}  # no HOME
-    served = subprocess.run([own, "-c", PROGRAM, str(home / "models")], cwd="/", env=environment, capture_output=True, text=True)
-    assert (served.stdout, served.returncode) == ("[[3.0]]\n", 0), served.stderr
+    temporary.mkdir()
+    temporary.chmod(0o777)
+    variables = {"PATH": "/usr/bin:/bin", "TMPDIR": str(temporary)}  # no HOME
+
+    def run(program: str, *arguments: Path, **more: str) -> subprocess.CompletedProcess[str]:
+        command = [*user, own, "-c", program, *map(str, arguments)]
+        return subprocess.run(command, cwd="/", env={**variables, **more}, capture_output=True, text=True, check=False)
+
+    forbidden = run(WRITES_NOTHING, home, environment, pure, models / "twice")
+    assert forbidden.returncode == 0, forbidden.stderr
+    for served in (run(PROGRAM, models, environment), run(PROGRAM, models, pure, PYTHONPATH=str(pure))):
+        assert (served.stdout, served.returncode) == ("[[3.0]]\n", 0), served.stderr
