@@ -24,9 +24,35 @@ _IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info")
 _PATIENCE_S = 300.0
 
 
-def guards() -> list[Fault]:
-    """All of them; `suites` are names of attacks, or tests."""
-    return msgspec.convert(tomllib.loads(_GUARDS.read_text())["fault"], list[Fault])
+class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A text that occurs in a file exactly once, and what stands there instead."""
+
+    file: str
+    old: str
+    new: str
+
+
+class Guard(Fault, frozen=True, forbid_unknown_fields=True):
+    """`suites` are names of attacks, or tests. `also` are checks each of which refuses the same: they are taken away together."""
+
+    also: tuple[Check, ...] = ()
+
+    def changed(self, root: Path) -> dict[str, str]:
+        """Files without it. ValueError: a text is not in its file, or more than once."""
+        found = {self.file: self.mutant(root).source}
+        for check in self.also:
+            source = found.get(check.file) or (root / check.file).read_text()
+            if source.count(check.old) != 1:
+                raise ValueError(
+                    f"{self.name}: {check.old!r} occurs {source.count(check.old)} times in {check.file}, expected once"
+                )
+            found[check.file] = source.replace(check.old, check.new)
+        return found
+
+
+def guards() -> list[Guard]:
+    """All of them."""
+    return msgspec.convert(tomllib.loads(_GUARDS.read_text())["fault"], list[Guard])
 
 
 def main() -> int:
@@ -50,14 +76,15 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def _copy(folder: Path, guard: Fault) -> None:
+def _copy(folder: Path, guard: Guard) -> None:
     for name in (*_SOURCES, "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=_IGNORED, symlinks=True)
     for name in ("docs", "benchmarks", "native"):  # which tests read
         if (ROOT / name).exists():
             (folder / name).symlink_to(ROOT / name)
     shutil.copy(ROOT / "pyproject.toml", folder)
-    (folder / guard.file).write_text(guard.mutant(ROOT).source)
+    for file, source in guard.changed(ROOT).items():
+        (folder / file).write_text(source)
 
 
 def _notice(folder: Path, case: str) -> str | None:

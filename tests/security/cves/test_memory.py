@@ -21,6 +21,8 @@ from tests.security.attacker import Answer, Attacker, tensor
 REGION_BYTES = 4096
 ROUNDS = 200
 GROWTH_BYTES_MAX = 30_000_000
+LARGE_BYTES = 40_000_000
+"""Of a parameter: more than a message to a worker holds."""
 
 
 class Shared:
@@ -137,11 +139,20 @@ def test_cve_2025_23329(shared: Shared) -> None:
 
 def test_cve_2025_23320(shared: Shared) -> None:
     """209, information in an error text: the name of the Python backend's memory, for a request that is too large."""
-    large = {"id": "x" * 1_000_000, "inputs": [tensor([1.0, 2.0, 3.0])], "parameters": {f"p{n}": n for n in range(50_000)}}
-    for document in (large, {"inputs": [tensor([1.0] * 300_000, shape=[100_000, 3])]}):
-        answer = shared.attacker.infer(document, "copy")
-        if answer.status != 200:
-            assert not [word for word in ("shm", "memfd", "/proc", "/dev") if word in answer.error], answer.error
+    answer = shared.attacker.infer({"inputs": [tensor([1.0, 2.0, 3.0])], "parameters": {"p": "x" * LARGE_BYTES}}, "copy")
+    assert answer.status == 500
+    assert "parameters" in answer.error
+    assert not [word for word in ("shm", "memfd", "/proc", "/dev") if word in answer.error], answer.error
+
+
+def test_cve_2025_23324(shared: Shared) -> None:
+    """190, integer overflow: offset and size of a region that wrap around together."""
+    assert shared.register("r").status == 200
+    for offset, size in ((2**64 - 12, 12), (2**63 - 1, 2**63 - 1), (2**63, 2**63), (2**64 - 1, 13), (12, 2**64 - 6)):
+        for place in ({"given": {"offset": offset, "size": size}}, {"wanted": {"offset": offset, "size": size}}):
+            answer = shared.infer("copy", **place)
+            assert answer.status == 400, (place, answer)
+            assert "'r'" in answer.error, (place, answer)
 
 
 def test_cve_2025_23319(shared: Shared) -> None:
