@@ -436,6 +436,9 @@ $(VENV)/.tpy-release-setup: pyproject.toml constraints.txt $(SETUP)
 dist: $(VENV)/.tpy-release-setup ## build what is published, from the last commit, twice, compare and check it: source, wheels, SBOM, checksums, in dist/
 	$(BIN)/python -m release --to $(WHEELS)
 
+install-sizes: $(VENV)/.tpy-release-setup ## install the wheel with each extra and measure it: docs/reference/install-sizes.md, 10 minutes
+	$(BIN)/python -m release.install_sizes
+
 changelog: $(SETUP) ## print the changelog of the next release as far as it is in changes/
 	$(BIN)/python -m towncrier build --draft --version next
 

@@ -41,7 +41,7 @@ class Report(msgspec.Struct):
 def summary(report: Report) -> tuple[list[str], int]:
     """Lines for people, and the exit code."""
     lines = [
-        f"{package.name} {package.version}: {each.id}, mended in {', '.join(each.fix_versions) or 'no version yet'}"
+        f"{package.name} {package.version}: {each.id}, fixed in {', '.join(each.fix_versions) or 'no version yet'}"
         for package in report.dependencies
         for each in package.vulns
     ]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,9 @@ def test_the_sbom_has_what_the_metadata_require(dist: Path) -> None:
         required = {one["name"] for one in found["components"] if one["scope"] == "required"}
         assert required == {Requirement(one).name for one in needed if "extra ==" not in one}
         assert {"onnxruntime", "ray"} < {one["name"] for one in found["components"] if one["scope"] == "optional"}
+        (trio,) = [one for one in found["components"] if one["name"] == "trio"]
+        assert trio["licenses"] == [{"expression": "MIT OR Apache-2.0"}]
+        assert {"name": "tpy:tested", "value": version("trio")} in trio["properties"]
 
 
 def test_the_source_distribution_builds_the_same_wheel_without_an_index(dist: Path, tmp_path: Path) -> None:

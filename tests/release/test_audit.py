@@ -20,8 +20,8 @@ SKIPPED = {"name": "c", "skip_reason": "Dependency not found on PyPI"}
         (
             [KNOWN, BAD, SKIPPED],
             [
-                "b 2.0: PYSEC-1, mended in 2.1, 3.0",
-                "b 2.0: CVE-2, mended in no version yet",
+                "b 2.0: PYSEC-1, fixed in 2.1, 3.0",
+                "b 2.0: CVE-2, fixed in no version yet",
                 "2 packages looked up, 2 vulnerabilities; 1 packages could not be looked up",
                 "not looked up: c",
             ],
