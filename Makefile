@@ -439,6 +439,9 @@ dist: $(VENV)/.tpy-release-setup ## build what is published, from the last commi
 install-sizes: $(VENV)/.tpy-release-setup ## install the wheel with each extra and measure it: docs/reference/install-sizes.md, 10 minutes
 	$(BIN)/python -m release.install_sizes
 
+check-install-sizes: $(VENV)/.tpy-release-setup ## install the wheel with each extra and compare with that page
+	$(BIN)/python -m release.install_sizes --check
+
 changelog: $(SETUP) ## print the changelog of the next release as far as it is in changes/
 	$(BIN)/python -m towncrier build --draft --version next
 

@@ -72,7 +72,8 @@ class CustomBuildHook(BuildHookInterface[Any]):
         """CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/): the distribution, and what it requires, with or without an extra,
         with licences and the versions that were tested. Nothing of third parties is in the wheel."""
         root = Path(self.root)
-        licenses = json.loads((root / "release" / "licenses.json").read_text(encoding="utf-8"))
+        stated: dict[str, str] = json.loads((root / "release" / "licenses.json").read_text(encoding="utf-8"))
+        licenses = {canonicalize_name(name): expression for name, expression in stated.items()}
         pins = [line.partition("==") for line in (root / "constraints.txt").read_text(encoding="utf-8").splitlines()]
         tested = {canonicalize_name(name): version for name, _, version in pins}
         core = self.metadata.core
@@ -89,7 +90,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
                 "name": requirement.name,
                 "purl": f"pkg:pypi/{requirement.name.lower().replace('_', '-')}",
                 "scope": scope,
-                "licenses": [{"expression": licenses[requirement.name]}],
+                "licenses": [{"expression": licenses[canonicalize_name(requirement.name)]}],
                 "properties": [
                     {"name": f"tpy:{name}", "value": value}
                     for name, value in (

@@ -272,15 +272,31 @@ def read() -> Sizes:
     return msgspec.json.decode(DATA.read_bytes(), type=Sizes)
 
 
-def main() -> None:
-    """Measure what the command line names, or all; or print the page."""
+def check(extras: Sequence[str]) -> list[str]:
+    """Install the wheel with each of these. Returns what has grown since the file was written."""
+    faults = []
+    for extra in extras:
+        with tempfile.TemporaryDirectory(prefix="tpy-sizes-") as scratch:
+            wheel = build(Path(scratch) / "wheel", compiled=False)
+            found = distributions(install(wheel, extra, Path(scratch) / "environment"))
+        faults += [f"{extra}: {fault}" for fault in grown(read().extras[extra], found)]
+    return faults
+
+
+def main() -> int:
+    """Measure what the command line names, or all; or compare, or print the page. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m release.install_sizes", description=__doc__)
     parser.add_argument("--extra", action="append", choices=EXTRAS, help="only this (again for more)")
     parser.add_argument("--page", action="store_true", help="measure nothing: print the page")
+    parser.add_argument("--check", action="store_true", help="write nothing: name what has grown, and exit with 1")
     given = parser.parse_args()
     if given.page:
         sys.stdout.write(page(read()))
-        return
+        return 0
+    if given.check:
+        faults = check(given.extra or EXTRAS)
+        print("\n".join(faults or ["nothing has grown"]))
+        return 1 if faults else 0
     known = dict(read().extras) if given.extra and DATA.exists() else {}
     with tempfile.TemporaryDirectory(prefix="tpy-sizes-wheel-") as scratch:
         wheel = build(Path(scratch), compiled=True)
@@ -295,7 +311,8 @@ def main() -> None:
     )
     DATA.write_bytes(msgspec.json.format(msgspec.json.encode(sizes), indent=1) + b"\n")
     PAGE.write_text(page(sizes))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

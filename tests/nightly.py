@@ -33,7 +33,7 @@ STAGES: Mapping[str, str] = {
     "guards": "make test-guards",
     "known vulnerabilities": "make audit",
     "ARM": "make test-aarch64",
-    "install sizes": "make install-sizes",
+    "install sizes": "make check-install-sizes",
     "repositories in clouds": "make test-clouds",
     "MLServer": "make test-mlserver",
     "TorchServe": "make test-torchserve",
