@@ -9,21 +9,30 @@ from pathlib import Path
 import griffe
 
 from tests.security.test_restricted_routes import all_routes
+from tests.unit.fake_nvml import FakeNvml
+from tests.unit.test_exposition import page as exposition_page
+from tests.unit.test_exposition import values
 from tpy.cli.reference import page
+from tpy.telemetry.gpus import GpuSampler
 from tpy.telemetry.host import SERVER_FAMILIES
 
+from .parameters import model_parameters
+
 FOLDER = Path(__file__).parent
+_CELL_END = re.compile(r"(?<!\\)\|")
 _MODULES = ("tpy", "tpy.backend", "tpy.testing", "tpy.tritonserver")
 
 
 def flags() -> list[str]:
-    """`command --flag`, of all commands."""
+    """`command --flag=default`, of all commands."""
     found, command = set(), ""
     for line in page().splitlines():
         if line.startswith("## tpy "):
             command = line.removeprefix("## tpy ")
         elif command and line.startswith("| `-"):
-            found |= {f"{command} {flag}" for flag in re.findall(r"`(--?[\w-]+)`", line.split("|")[1])}
+            _, names, default, *_ = _CELL_END.split(line)
+            value = f"={default.strip(' `')}" if default.strip() else ""
+            found |= {f"{command} {flag}{value}" for flag in re.findall(r"`(--?[\w-]+)`", names)}
     return sorted(found)
 
 
@@ -33,8 +42,22 @@ def routes() -> list[str]:
 
 
 def metrics() -> list[str]:
-    """Names of metrics with their kinds."""
-    return sorted(f"{name} {kind.name.lower()}" for name, kind in SERVER_FAMILIES.items())
+    """`name{labels} kind`: the labels of all samples of a family, on a page with all families."""
+    sampler = GpuSampler(["GPU-a"], FakeNvml())
+    sampler.sample()
+    shown = set()
+    labels: dict[str, set[str]] = {name: set() for name in SERVER_FAMILIES}
+    for name, given in values(exposition_page(openmetrics=False, more=sampler.families), openmetrics=False):
+        family = name if name in labels else re.sub("_(bucket|count|sum)$", "", name)
+        labels[family] |= {label for label, _ in given}
+        shown.add(family)
+    assert shown == SERVER_FAMILIES.keys(), "a family without a sample shows no labels"
+    return sorted(f"{name}{{{','.join(sorted(labels[name]))}}} {kind.name.lower()}" for name, kind in SERVER_FAMILIES.items())
+
+
+def parameters() -> list[str]:
+    """`backend name` of parameters of models."""
+    return sorted(f"{backend} {name}" for backend, name in model_parameters())
 
 
 def python() -> list[str]:
@@ -79,4 +102,10 @@ def _parameter(parameter: griffe.Parameter) -> str:
     return name if parameter.required or name.startswith("*") else f"{name}={parameter.default}"
 
 
-SURFACES: dict[str, Callable[[], list[str]]] = {"flags": flags, "routes": routes, "metrics": metrics, "python": python}
+SURFACES: dict[str, Callable[[], list[str]]] = {
+    "flags": flags,
+    "routes": routes,
+    "metrics": metrics,
+    "parameters": parameters,
+    "python": python,
+}

@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -27,7 +28,7 @@ from tpy.refusals import Refusals
 from tpy.telemetry.cache import cache_families
 from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample, openmetrics_page, text_page
 from tpy.telemetry.host import SERVER_FAMILIES, HostSampler, pinned_pool_families
-from tpy.telemetry.metrics import LATENCY_FAMILIES, dropped_lines_family, refused_family, render
+from tpy.telemetry.metrics import LATENCY_FAMILIES, dropped_lines_family, refused_family, render, server_load_family
 from tpy.telemetry.repositories import RepositoryUse, held_models, repository_families
 from tpy.telemetry.rollouts import RolloutShare, rollout_families
 from tpy.tenants import TenantRules
@@ -64,11 +65,12 @@ MODEL = ModelStatistics(
     latencies=latencies(),
     caches=True,
     max_batch_size=4,
+    load=0.5,
 )
 
 
-def page(*, openmetrics: bool) -> str:
-    """Everything that a server can show but GPUs."""
+def page(*, openmetrics: bool, more: Sequence[MeasuredFamily] = ()) -> str:
+    """Everything that a server can show but GPUs; `more` comes behind it."""
     sampler = HostSampler()
     sampler.sample()
     host = [
@@ -82,6 +84,8 @@ def page(*, openmetrics: bool) -> str:
         *rollout_families([RolloutShare("m", 2, 50.0)], {("m", "running"): 1}),
         refused_family(Refusals().counts),
         dropped_lines_family({"server": 0}),
+        server_load_family([MODEL]),
+        *more,
     ]
     return render([MODEL], host, caching=True, openmetrics=openmetrics).decode()
 

@@ -238,6 +238,7 @@ LATENCY_FAMILIES: Mapping[str, tuple[MetricKind, str]] = {
 
 REFUSED = "tpy_requests_refused_total"
 DROPPED_LINES = "tpy_log_lines_dropped_total"
+SERVER_LOAD = "tpy_server_load"
 BATCH_SIZE = "tpy_inference_batch_size"
 _BATCH_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 
@@ -298,7 +299,7 @@ def server_load_family(models: Iterable[ModelStatistics]) -> MeasuredFamily:
     """The highest load of the models, for what scales whole servers."""
     load = max((stats.load for stats in models if stats.load is not None), default=0.0)
     text = "The highest tpy_load of the models that are loaded"
-    return MeasuredFamily(name="tpy_server_load", kind=MetricKind.GAUGE, help=text, samples=[Sample(NO_LABELS, round(load, 4))])
+    return MeasuredFamily(name=SERVER_LOAD, kind=MetricKind.GAUGE, help=text, samples=[Sample(NO_LABELS, round(load, 4))])
 
 
 def dropped_lines_family(counts: Mapping[str, int]) -> MeasuredFamily:
