@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -14,20 +15,31 @@ _FOLDERS = {"src": ("tpy/config", "tpy/backend"), "data": ("tpy_data",)}
 class _Module:
     """A file, and what its constants, and those that it imports, are."""
 
-    def __init__(self, path: Path, modules: dict[str, _Module]) -> None:
-        self.tree = ast.parse(path.read_text(encoding="utf-8"))
+    def __init__(self, text: str, modules: dict[str, _Module]) -> None:
+        self.text = text
         self._modules = modules
-        self._constants: dict[str, ast.expr] = {}
-        self.imported: dict[str, tuple[str, str]] = {}
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @cached_property
+    def imported(self) -> dict[str, tuple[str, str]]:
+        """The module and name there of each name that comes from another module."""
+        imports = [node for node in self.tree.body if isinstance(node, ast.ImportFrom)]
+        return {each.asname or each.name: (str(node.module), each.name) for node in imports for each in node.names}
+
+    @cached_property
+    def _constants(self) -> dict[str, ast.expr]:
+        found: dict[str, ast.expr] = {}
         for node in self.tree.body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
                 pairs = [(target, node.value)]
                 if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
                     pairs = list(zip(target.elts, node.value.elts, strict=True))
-                self._constants |= {each.id: value for each, value in pairs if isinstance(each, ast.Name)}
-            elif isinstance(node, ast.ImportFrom):
-                self.imported |= {each.asname or each.name: (str(node.module), each.name) for each in node.names}
+                found |= {each.id: value for each, value in pairs if isinstance(each, ast.Name)}
+        return found
 
     def strings(self, node: ast.AST | None) -> Iterator[str]:
         """Those that an expression can be: a text, a constant, each of a collection's, the keys of a mapping."""
@@ -63,11 +75,14 @@ def model_parameters() -> set[tuple[str, str]]:
     for root, folders in _FOLDERS.items():
         for path in sorted(path for folder in folders for path in (ROOT / root / folder).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT / root).with_suffix("").parts).removesuffix(".__init__")
-            modules[name] = _Module(path, modules)
-    own = {name: _readers(module.tree) for name, module in modules.items()}
+            modules[name] = _Module(path.read_text(encoding="utf-8"), modules)
+    own = {name: _readers(module.tree) for name, module in modules.items() if ".parameter" in module.text}
+    public = [function for functions in own.values() for function in functions if not function.startswith("_")]
     found = set()
     for name, module in modules.items():
-        readers = own[name] | {
+        if name not in own and not any(function in module.text for function in public):
+            continue  # parsing takes most of the time
+        readers = own.get(name, {}) | {
             alias: own[other][function] for alias, (other, function) in module.imported.items() if function in own.get(other, ())
         }
         backend = name.split(".")[2] if name.startswith("tpy_data.backends.") else "any"
