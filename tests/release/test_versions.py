@@ -34,7 +34,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def built(tree: Path) -> list[Path]:
-    """What is built is the commit that is tagged."""
+    """Builds of a clean tree, and returns the commit as the name of a file."""
     assert git(tree, "status", "--porcelain") == ""
     return [tree / git(tree, "rev-parse", "HEAD")]
 
