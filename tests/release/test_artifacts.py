@@ -22,6 +22,8 @@ from packaging.specifiers import SpecifierSet
 from release.__main__ import main
 from tests.e2e.repositories import ModelFolder
 
+pytestmark = pytest.mark.time_limit(600)  # one of them waits until all is built twice, with compilers for two kinds of machines
+
 ROOT = Path(__file__).parents[2]
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
 NOBODY = 65534
@@ -134,7 +136,6 @@ def test_the_classifiers_are_pythons_that_are_tried_and_allowed() -> None:
     assert [version for version in named if version not in allowed] == []
 
 
-@pytest.mark.time_limit(600)
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_wheels_serve_on_every_python_that_is_here(dist: Path, tmp_path: Path, python: str) -> None:
     """That of this machine's kind, with all that it needs; and the one without compiled parts, first on the path.

@@ -204,7 +204,7 @@ def is_kept(files: Files) -> bool:
     return files.rollouts.exists() and files.sizes.exists() and kept(files) == ({"m": (2, "rolled back")}, True)
 
 
-@pytest.mark.time_limit(180)
+@pytest.mark.time_limit(600)
 @pytest.mark.skipif(HAPROXY is None or NGINX is None, reason="needs haproxy and nginx (Debian's packages)")
 def test_servers_are_upgraded_and_taken_back_under_load(tmp_path: Path, models: Path, before: Version, present: Version) -> None:
     ports = free_ports(10)
@@ -259,7 +259,7 @@ def _succeeds(ask: Callable[[], None]) -> bool:
     return True
 
 
-@pytest.mark.time_limit(120)
+@pytest.mark.time_limit(600)
 def test_files_of_another_format_are_named(tmp_path: Path, models: Path, present: Version, after: Version) -> None:
     files = Files(tmp_path / "server")
 
