@@ -70,7 +70,9 @@ def release(root: Path, version: str, build: Callable[[Path], list[Path]]) -> li
     except InvalidVersion:
         raise Refused(f"expected a version such as 1.2.3, got '{version}'") from None
     tags = _git(root, "tag").splitlines()
-    if not newer and (version != present or f"v{present}" in tags):
+    if f"v{version}" in tags:
+        raise Refused(f"the tag v{version} is there already")
+    if not newer and version != present:
         raise Refused(f"expected a version newer than {present}, got {version}")
     if _git(root, "status", "--porcelain"):
         raise Refused("the tree has changes that are not committed")
@@ -85,8 +87,12 @@ def release(root: Path, version: str, build: Callable[[Path], list[Path]]) -> li
             files = build(tree)
         finally:
             _git(root, "worktree", "remove", "--force", str(tree))
-    _git(root, "merge", "--ff-only", commit)
-    _git(root, "tag", "-a", f"v{version}", "-m", f"tpy {version}")
+    _git(root, "tag", "-a", f"v{version}", "-m", f"tpy {version}", commit)
+    try:
+        _git(root, "merge", "--ff-only", commit)
+    except Refused:
+        _git(root, "tag", "-d", f"v{version}")
+        raise
     return files
 
 
@@ -118,7 +124,10 @@ def main(words: list[str] | None = None, root: Path = ROOT) -> int:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+    done = subprocess.run(["git", *arguments], cwd=root, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise Refused(f"git {arguments[0]}: {done.stderr.strip()}")
+    return done.stdout.strip()
 
 
 if __name__ == "__main__":

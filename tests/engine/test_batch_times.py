@@ -7,6 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpy.backend import ExecutionResult
+from tpy.errors import InvalidArgument
 from tpy_data.engine.requests.batch import Batch
 
 TIME_NS = st.integers(0, 9)
@@ -26,3 +28,14 @@ def test_no_phase_is_negative_and_all_are_inside_of_the_execution(
     said = [start_ns, input_end_ns, output_start_ns, end_ns]
     if sorted(said) == said and output_start_ns:
         assert phases_ns == [after - before for before, after in itertools.pairwise(said)]
+
+
+def test_a_batch_says_what_it_took_unless_all_of_it_failed() -> None:
+    fine, wrong = ExecutionResult(), ExecutionResult(error=InvalidArgument("no"))
+    took = {}
+    for name, results in {"fine": [fine], "in part": [wrong, fine], "wrong": [wrong, wrong], "nothing": []}.items():
+        batch = Batch("m_0", ())
+        batch.times.start_ns, batch.times.end_ns = 5, 8
+        batch.results = results
+        took[name] = batch.took_ns
+    assert took == {"fine": 3, "in part": 3, "wrong": 0, "nothing": 0}

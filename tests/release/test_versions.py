@@ -122,6 +122,22 @@ def test_what_is_built_is_what_is_tagged(root: Path) -> None:
     assert file.name == git(root, "rev-parse", "v0.2.0^{commit}") == git(root, "rev-parse", "HEAD")
 
 
+def test_a_tag_that_is_there_is_refused_before_anything_is_built(root: Path) -> None:
+    git(root, "tag", "v0.2.0")
+    with pytest.raises(Refused, match=r"the tag v0\.2\.0 is there already"):
+        release(root, "0.2.0", built)
+
+
+def test_a_branch_that_moves_on_meanwhile_is_not_released(root: Path) -> None:
+    def meanwhile(tree: Path) -> list[Path]:
+        git(root, "commit", "--allow-empty", "-qm", "Another one")
+        return []
+
+    with pytest.raises(Refused, match="git merge"):
+        release(root, "0.2.0", meanwhile)
+    assert (git(root, "tag"), git(root, "log", "-1", "--format=%s")) == ("", "Another one")
+
+
 def test_changes_that_are_not_committed_are_refused(root: Path) -> None:
     (root / "new").touch()
     with pytest.raises(Refused, match="not committed"):

@@ -232,3 +232,22 @@ def test_batches_whose_time_nobody_says_teach_nothing() -> None:
     model.ended(4, 0, 5)
     model.learn()
     assert model.curve.points() == before
+
+
+@given(st.integers(1, 12), st.integers(0, 100))
+@settings(max_examples=40, deadline=None)
+def test_a_trial_ends_when_requests_have_several_rows_each(rows: int, per_row_us: int) -> None:
+    """No whole number of requests may make exactly the size that is tried."""
+    tuner = BatchTuner(CostCurve(64))
+    tuner.may_wait = True
+    sizes = []
+    for _ in range(120):
+        largest = 64 // rows
+        size = tuner.size(largest * rows, 0, 0)
+        sent = max(1, min(largest, size // rows)) * rows
+        tuner.arrived(largest * rows, 0)
+        tuner.began(sent)
+        tuner.ended(sent, 10_000_000 + 1000 * per_row_us * sent, 0)
+        tuner.learn()
+        sizes.append(sent)
+    assert set(sizes[-20:]) == {64 // rows * rows}, "a batch of all takes less time by row than any part"

@@ -19,7 +19,7 @@ from tpy.messages import CurvePoint, ModelExplanation, TunedWait, TuningActivity
 from tpy.tenants import TenantRules
 from tpy.units import NS_PER_MS
 from tpy_data.engine.explanation.core.advice import findings
-from tpy_data.engine.tuning.kept_curves import CurvesFile
+from tpy_data.engine.tuning.kept_curves import CurvesFile, KeptCurve, KeptCurves
 from tpy_data.schedulers.core import make_core
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.engine_core import EngineCore
@@ -245,3 +245,21 @@ def test_waits_and_a_target_are_shown() -> None:
     text = "\n".join(lines_of(explanation_of(found)))
     assert "tuning      target_p99_ms 20 ms, 70 rows arrive in a second" in text
     assert "wait        1 row that came to an idle instance: up to 500 us, until there are 8; that saves 31 %" in text
+
+
+def test_the_curves_kept_longest_ago_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpy_data.engine.tuning.kept_curves.CURVES_KEPT_MAX", 3)
+    curves = KeptCurves(tmp_path / "curves.json")
+    for name in ("a:1", "b:1", "c:1", "a:1", "d:1"):
+        curves.keep(name, KeptCurve("", ()))
+    assert list(msgspec.json.decode((tmp_path / "curves.json").read_bytes(), type=CurvesFile).models) == ["c:1", "a:1", "d:1"]
+
+
+async def test_files_that_cannot_be_read_keep_no_model_from_loading(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig(latency_ms=10, curves_file=tmp_path / "curves.json") as r:
+        await r.serve(tuned_config(), directory=tmp_path / "gone")
+        await convoy(r, 2)
+    assert "the batching curve of 'm:1' is learned anew, and not kept: " in caplog.text
+    assert not (tmp_path / "curves.json").exists()

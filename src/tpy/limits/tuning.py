@@ -56,5 +56,8 @@ GAIN_PERMILLE_MIN: Final = 50
 WAIT_NS_MAX: Final = 100 * NS_PER_MS
 """The longest wait for company, whatever an execution takes."""
 
-CURVES_FILE_BYTES_MAX: Final = 64 * MIB
-"""Of the file that keeps curves: some 3 KB for a model, so twenty thousand models."""
+CURVES_KEPT_MAX: Final = 1_000
+"""Curves that are kept in a file: about 5 MB, as a curve has up to CURVE_CELLS_MAX points."""
+
+CURVES_FILE_BYTES_MAX: Final = 16 * MIB
+"""Of that file, with room."""

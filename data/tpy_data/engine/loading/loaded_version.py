@@ -90,10 +90,12 @@ class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
     def unload(self) -> None:
         """Let go of the model, and of its batching strategy. Blocking. Raises what they raise."""
         try:
-            if self.curve is not None:
-                self.curve.keep(self.core)
-            if self.strategy is not None:
-                self.strategy.close()
+            try:
+                if self.curve is not None:
+                    self.curve.keep(self.core)
+            finally:
+                if self.strategy is not None:
+                    self.strategy.close()
         finally:
             self.model.unload()
 

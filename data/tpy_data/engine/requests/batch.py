@@ -170,8 +170,14 @@ class Batch(ExecutionBatch):
 
     @property
     def took_ns(self) -> int:
-        """The time that the instance took for it, once it is over: at least 1, but 0 for one that was not executed."""
-        return max(1, self.times.end_ns - self.times.start_ns) if self.is_executed else 0
+        """The time that the instance took for it, once it is over: at least 1, but 0 for one that was not executed, or failed for
+        all of its requests, which says nothing about the time of others."""
+        if not self.is_executed:
+            return 0
+        for result in self.results:
+            if result.error is None:
+                return max(1, self.times.end_ns - self.times.start_ns)
+        return 0
 
     def execution(self) -> Execution:
         """The times of a batch that was executed: never negative. What the backend did not say counts as inference."""

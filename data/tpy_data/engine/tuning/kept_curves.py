@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from tpy.errors import TpyError
+from tpy.errors import TpyError, Unavailable
 from tpy.files import read_file, replace_file
-from tpy.limits.tuning import CURVES_FILE_BYTES_MAX
+from tpy.limits.tuning import CURVES_FILE_BYTES_MAX, CURVES_KEPT_MAX
 from tpy.messages import CurvePoint
 from tpy.state import DesiredModel, DesiredVersion
 from tpy_data.engine.budget.fingerprint import files_of
@@ -68,19 +68,28 @@ class KeptCurves:
         self._lock = threading.Lock()
         self._kept = dict(_read(file))
 
-    def open(self, model: DesiredModel, version: DesiredVersion) -> OpenCurve:
-        """The curve of a version that is about to be loaded. Raises Unavailable for files that cannot be read."""
-        name, fingerprint = f"{model.id}:{version.version}", files_of(model, version).fingerprint
+    def open(self, model: DesiredModel, version: DesiredVersion) -> OpenCurve | None:
+        """The curve of a version that is about to be loaded; None, with a warning, if its files cannot be read."""
+        name = f"{model.id}:{version.version}"
+        try:
+            fingerprint = files_of(model, version).fingerprint
+        except Unavailable as error:
+            about = {"model": name, "reason": error.message}
+            _log.warning("the batching curve of '%(model)s' is learned anew, and not kept: %(reason)s", about)
+            return None
         with self._lock:
             known = self._kept.get(name)
         is_same = known is not None and known.fingerprint == fingerprint
         return OpenCurve(self, name, fingerprint, known.points if known is not None and is_same else ())
 
     def keep(self, name: str, curve: KeptCurve) -> None:
-        """Keep the curve of a version that is unloaded."""
+        """Keep the curve of a version that is unloaded, and forget the ones that were kept longest ago beyond CURVES_KEPT_MAX."""
         with self._lock:
+            self._kept.pop(name, None)
             self._kept[name] = curve
-            content = msgspec.json.encode(CurvesFile(FORMAT, dict(sorted(self._kept.items()))))
+            for oldest in list(self._kept)[:-CURVES_KEPT_MAX]:
+                del self._kept[oldest]
+            content = msgspec.json.encode(CurvesFile(FORMAT, self._kept))
             try:
                 replace_file(self._file, content)
             except OSError as error:

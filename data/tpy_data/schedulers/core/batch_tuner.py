@@ -404,9 +404,9 @@ class BatchTuner:
         of that, or twice a part; 0: none."""
         largest = known[-1]
         part = self._parts[largest]
-        if part < largest and 2 * part < largest and 2 * part not in known:
+        if part < largest and 2 * part < largest and not _has_tried(2 * part, known):
             return 2 * part
-        return part // 2 if part >= _TRIED_MIN and part // 2 not in known else 0
+        return part // 2 if part >= _TRIED_MIN and not _has_tried(part // 2, known) else 0
 
     def _behind(self, busy_ns: int, now_ns: int) -> int:
         """The rows that come while the instance is busy: for `busy_ns` with the rows that it has, and then with these."""
@@ -424,6 +424,11 @@ class BatchTuner:
                 enough = part * curve.width * 4 * NS_PER_S > 5 * self._rate.per_s(now_ns) * took_ns
                 return part if enough else cell
         return cell
+
+
+def _has_tried(size: int, known: Sequence[int]) -> bool:
+    """True if batches of this size were seen, or of what comes nearest to it where requests have several rows each."""
+    return any(size // 2 < cell <= size for cell in known)
 
 
 def _part_ns(alone_ns: int, part: int) -> int:

@@ -56,7 +56,7 @@ class CostCurve:
 
     def cell_of(self, rows: int) -> int:
         """The cell of a size."""
-        return -(-min(rows, self.batch_size_max) // self.width)
+        return -(-max(1, min(rows, self.batch_size_max)) // self.width)
 
     def add(self, rows: int, took_ns: int) -> None:
         """A batch of `rows` rows took `took_ns`. Counts from the next `fit` on."""
