@@ -156,7 +156,7 @@ class TestFrozenGraphs:
         with pytest.raises(Unavailable, match=r"unable to find the file 'init_ops.json' \(TF_INIT_OPS_FILE\)"):
             backend.load(context)
         (context.model_directory / "init_ops.json").write_text('{"ops": []}')
-        with pytest.raises(InvalidArgument, match="no JSON object with a list 'init_ops'"):
+        with pytest.raises(InvalidArgument, match="is not a JSON object with a list 'init_ops'"):
             backend.load(context)
         (context.version_directory / "init_ops.json").write_text('{"init_ops": ["start"]}')
         with HostedModel(backend, context) as model:
