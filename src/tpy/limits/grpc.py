@@ -162,8 +162,8 @@ GRPC_OVERDUE_BYTES_MAX: Final = 4 * MIB
 GRPC_IDLE_FRAMES_BURST_MAX: Final = 1000
 """HTTP/2 frames that carry nothing (pings, settings, priorities, empty data, window updates, unknown ones). Real clients send
 some because of what they receive, so headers and data that we send earn GRPC_IDLE_FRAMES_PER_ANSWER_FRAME back; and some with
-each call, so calls that they cancel do too, which are counted on their own. What is earned counts when the budget is used up, like the time
-since then: a client that was quiet for long may send three times as many at once."""
+each call, so calls that they cancel do too, which are counted on their own. What is earned counts when the budget is used up,
+like the time since then: a client that was quiet for long may send three times as many at once."""
 
 GRPC_IDLE_FRAMES_PER_S_MAX: Final = 10
 """Frames that may come without any answers of ours, in the long run."""
