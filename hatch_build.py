@@ -72,7 +72,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
         """CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/): the distribution, and what it requires, with or without an extra,
         with licences and the versions that were tested. Nothing of third parties is in the wheel."""
         root = Path(self.root)
-        stated: dict[str, str] = json.loads((root / "release" / "licenses.json").read_text(encoding="utf-8"))
+        stated: dict[str, str] = json.loads((root / "licenses.json").read_text(encoding="utf-8"))
         licenses = {canonicalize_name(name): expression for name, expression in stated.items()}
         pins = [line.partition("==") for line in (root / "constraints.txt").read_text(encoding="utf-8").splitlines()]
         tested = {canonicalize_name(name): version for name, _, version in pins}

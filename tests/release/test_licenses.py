@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from hatch_build import _DEVELOPERS
 
 ROOT = Path(__file__).parents[2]
-LICENSES: dict[str, str] = json.loads((ROOT / "release" / "licenses.json").read_text(encoding="utf-8"))
+LICENSES: dict[str, str] = json.loads((ROOT / "licenses.json").read_text(encoding="utf-8"))
 
 
 def test_every_package_that_a_user_may_install_has_a_license() -> None:
