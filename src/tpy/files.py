@@ -21,6 +21,15 @@ import msgspec
 
 from tpy import limits
 
+
+class _Formatted(msgspec.Struct, frozen=True):
+    """The part that any format of a file of ours has."""
+
+    format: int
+
+
+_FORMATTED: Final = msgspec.json.Decoder(_Formatted)
+
 _BLOCK_BYTES: Final = 1024 * 1024
 _WARNINGS_MAX: Final = 10
 _KERNEL_FILE_SYSTEMS: Final = frozenset(
@@ -264,3 +273,8 @@ def _mounted() -> Iterator[tuple[int, str]]:
         if kind in _KERNEL_FILE_SYSTEMS:
             major, _, minor = before.split(" ")[2].partition(":")
             yield os.makedev(int(major), int(minor)), kind
+
+
+def format_of(content: bytes) -> int:
+    """The number of the format that a file in JSON states, whatever else is in it. Raises msgspec.MsgspecError."""
+    return _FORMATTED.decode(content).format

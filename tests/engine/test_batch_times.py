@@ -30,12 +30,13 @@ def test_no_phase_is_negative_and_all_are_inside_of_the_execution(
         assert phases_ns == [after - before for before, after in itertools.pairwise(said)]
 
 
-def test_a_batch_says_what_it_took_unless_all_of_it_failed() -> None:
+def test_a_batch_that_failed_as_a_whole_took_its_time_but_says_nothing_about_costs() -> None:
     fine, wrong = ExecutionResult(), ExecutionResult(error=InvalidArgument("no"))
-    took = {}
+    costs = {}
     for name, results in {"fine": [fine], "in part": [wrong, fine], "wrong": [wrong, wrong], "nothing": []}.items():
         batch = Batch("m_0", ())
         batch.times.start_ns, batch.times.end_ns = 5, 8
         batch.results = results
-        took[name] = batch.took_ns
-    assert took == {"fine": 3, "in part": 3, "wrong": 0, "nothing": 0}
+        costs[name] = batch.cost_ns
+        assert batch.took_ns == 3
+    assert costs == {"fine": 3, "in part": 3, "wrong": 0, "nothing": 0}

@@ -193,6 +193,7 @@ async def test_curves_are_kept_as_long_as_the_model_is_the_same(autojump_clock: 
         ("{", "is not used: Input data was truncated; curves are learned anew"),
         ('{"format": 1, "models": {"m:1": 3}}', "is not used: Expected `object`, got `int`"),
         ('{"format": 9}', "has format 9, expected 1: curves are learned anew"),
+        ('{"format": 9, "models": [1]}', "has format 9, expected 1: curves are learned anew"),
     ],
 )
 async def test_a_file_that_cannot_be_used_is_warned_of_and_written_over(

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tpy.errors import Unavailable
-from tpy.files import digest_file, walk
+from tpy.files import digest_file, format_of, walk
 from tpy_control.address import CloudAddress, folder_name, models_folder
 from tpy_control.core.objects import LocalFile, ModelListing, Plan
 
@@ -56,13 +56,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(file.size_bytes for file in self.files)
 
 
-class _Format(msgspec.Struct, frozen=True):
-    """The part of a manifest that any format has."""
-
-    format: int
-
-
-_decode_format = msgspec.json.Decoder(_Format).decode
 _decode_manifest = msgspec.json.Decoder(Manifest).decode
 
 
@@ -314,7 +307,7 @@ def _read_manifest(file: Path) -> Manifest | None:
     """None for one that cannot be read, or is of another version of this server: there is no copy then."""
     try:
         content = file.read_bytes()
-        found = _decode_format(content).format
+        found = format_of(content)
         if found == _FORMAT:
             return _decode_manifest(content)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):

@@ -20,18 +20,17 @@ from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.config.on_demand import LoadPolicy, LoadWhen, load_policy
 from tpy.errors import QueueFull, TpyError, Unavailable
-from tpy.files import read_file, replace_file
+from tpy.files import format_of, read_file, replace_file
 from tpy.limits import MODEL_SIZES_FILE_BYTES_MAX, ON_DEMAND_LOOK_S, RETRY_AFTER_S_MAX
 from tpy.state import ObservedKey
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.units import KIB, MIB, NS_PER_S
 from tpy_data.engine.budget.core.budget import Action, BudgetCore, Load, Refuse, Shortage, State, Unload, Why
-from tpy_data.engine.budget.core.sizes import FORMAT, KeptFormat, KeptSize, KeptSizes, ModelFiles, Sizes
+from tpy_data.engine.budget.core.sizes import FORMAT, KeptSize, KeptSizes, ModelFiles, Sizes
 from tpy_data.engine.budget.metrics import BudgetUse, budget_families
 from tpy_data.engine.budget.on_demand_engine import OnDemandEngine, WaitingRoom
 
 _log = logging.getLogger(__name__)
-_FORMAT_DECODER = msgspec.json.Decoder(KeptFormat)
 _DECODER = msgspec.json.Decoder(KeptSizes)
 
 CANNOT_FIT, LATE, FULL = "cannot_fit", "late", "full"
@@ -329,7 +328,7 @@ def read_sizes(file: Path) -> Mapping[str, KeptSize]:
     cannot be read."""
     try:
         content = read_file(file, bytes_max=MODEL_SIZES_FILE_BYTES_MAX)
-        found = _FORMAT_DECODER.decode(content).format
+        found = format_of(content)
         if found == FORMAT:
             return _DECODER.decode(content).models
     except FileNotFoundError:

@@ -17,17 +17,24 @@ Submit = Callable[[InferenceRequest, ResponseSink], EngineHandle]
 
 class RelayedRequest:
     """The sink of a request, and its EngineHandle. `handle` is the request's own, from when it was submitted until its last
-    response."""
+    response, which may come before the submission returns."""
 
-    __slots__ = ("_sink", "handle")
+    __slots__ = ("_is_over", "_sink", "handle")
 
     def __init__(self, sink: ResponseSink) -> None:
         self._sink = sink
+        self._is_over = False
         self.handle: EngineHandle | None = None
+
+    def begun(self, handle: EngineHandle) -> None:
+        """It was submitted, unless it is over already."""
+        if not self._is_over:
+            self.handle = handle
 
     def deliver(self, response: InferenceResponse) -> None:
         """See ResponseSink."""
         if response.final:
+            self._is_over = True
             self.handle = None  # which has this sink: both, and the request's tensors, would stay until the next collection
         self._sink.deliver(response)
 

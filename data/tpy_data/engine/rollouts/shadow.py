@@ -114,23 +114,16 @@ class Shadows:
 class CopiedRequest(RelayedRequest):
     """The request that the client has, to the old version."""
 
-    __slots__ = ("_comparison", "_ended", "_is_over")
+    __slots__ = ("_comparison", "_ended")
 
     def __init__(self, sink: ResponseSink, comparison: Comparison, ended: Ended) -> None:
         super().__init__(sink)
         self._comparison = comparison
         self._ended = ended
-        self._is_over = False
-
-    def begun(self, handle: EngineHandle) -> None:
-        """It was submitted, unless it is answered already."""
-        if not self._is_over:
-            self.handle = handle
 
     def deliver(self, response: InferenceResponse) -> None:
         """See ResponseSink."""
         if response.final:
-            self._is_over = True
             self._ended(response.error)
             self._comparison.ended(0, response)
         super().deliver(response)

@@ -48,17 +48,11 @@ class TenantCopy(ServedCopy):
 class LimitedRequest(RelayedRequest):
     """A request that counts in its tenant's `running` until it is over."""
 
-    __slots__ = ("_is_over", "_tenant")
+    __slots__ = ("_tenant",)
 
     def __init__(self, sink: ResponseSink, tenant: Tenant) -> None:
         super().__init__(sink)
         self._tenant = tenant
-        self._is_over = False
-
-    def begun(self, handle: EngineHandle) -> None:
-        """It was submitted, unless it is over already."""
-        if not self._is_over:
-            self.handle = handle
 
     def deliver(self, response: InferenceResponse) -> None:
         """See ResponseSink."""

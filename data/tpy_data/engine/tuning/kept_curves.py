@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from tpy.errors import TpyError, Unavailable
-from tpy.files import read_file, replace_file
+from tpy.files import format_of, read_file, replace_file
 from tpy.limits.tuning import CURVES_FILE_BYTES_MAX, CURVES_KEPT_MAX
 from tpy.messages import CurvePoint
 from tpy.state import DesiredModel, DesiredVersion
@@ -99,15 +99,16 @@ class KeptCurves:
 
 def _read(file: Path) -> Mapping[str, KeptCurve]:
     try:
-        found = _DECODER.decode(read_file(file, bytes_max=CURVES_FILE_BYTES_MAX))
+        content = read_file(file, bytes_max=CURVES_FILE_BYTES_MAX)
+        found = format_of(content)
+        if found == FORMAT:
+            return _DECODER.decode(content).models
     except FileNotFoundError:
         return {}
     except (OSError, TpyError, msgspec.MsgspecError) as error:
         about = {"file": str(file), "reason": str(error)}
         _log.warning("--batching-curves-file %(file)s is not used: %(reason)s; curves are learned anew", about)
         return {}
-    if found.format != FORMAT:
-        about = {"file": str(file), "found": str(found.format), "format": str(FORMAT)}
-        _log.warning("--batching-curves-file %(file)s has format %(found)s, expected %(format)s: curves are learned anew", about)
-        return {}
-    return found.models
+    about = {"file": str(file), "found": str(found), "format": str(FORMAT)}
+    _log.warning("--batching-curves-file %(file)s has format %(found)s, expected %(format)s: curves are learned anew", about)
+    return {}

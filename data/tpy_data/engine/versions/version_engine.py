@@ -374,9 +374,9 @@ class VersionEngine:
         """Book these batches and answer their requests."""
         if batches:
             executed: list[Batch] = []
-            took_ns: list[int] = []
+            costs_ns: list[int] = []
             for batch in batches:
-                took_ns.append(batch.took_ns)
+                costs_ns.append(batch.cost_ns)
                 if batch.is_executed:
                     executed.append(batch)
             self._book(slot, executed)
@@ -385,7 +385,7 @@ class VersionEngine:
             self._busy_ns += ended_ns - slot.busy_since_ns
             slot.busy_since_ns = ended_ns
             self._release(slot, len(batches))
-            self._driver.done(slot.number, took_ns)
+            self._driver.done(slot.number, costs_ns)
 
     def _lose(self, slot: InstanceSlot, failure: str) -> None:
         """The instance has failed, for this reason. The batches that it did not start wait for another one; those of sequences

@@ -66,8 +66,7 @@ def lost_ns(curve: CostCurve, rows: int, arrivals: Arrivals, without: Alone, wai
     first_ns = wait_ns + curve.time_ns(rows + joined)
     second_ns = first_ns + curve.time_ns(without.company - joined)
     if first_ns > 2 * curve.time_ns(-(-(rows + joined) // 2)):
-        return (
-            without.time_ns
-        )  # halving them would be better (OverlapRule), and a wait would hide from it that they come together
+        # Halving them would be better (OverlapRule), and a wait would hide from it that they come together.
+        return without.time_ns
     first_lost_ns = rows * (first_ns - without.alone_ns) + joined * (first_ns - without.both_ns)
     return first_lost_ns + (without.company - joined + behind) * (second_ns - without.both_ns)

@@ -20,12 +20,6 @@ class KeptSize(msgspec.Struct, frozen=True):
     file_bytes: int
 
 
-class KeptFormat(msgspec.Struct, frozen=True):
-    """The part of the file that any format has."""
-
-    format: int
-
-
 class KeptSizes(msgspec.Struct, frozen=True):
     """The file: models by name and version."""
 
