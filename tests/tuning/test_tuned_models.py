@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 from trio.testing import MockClock
 
 from tests.engine.fakes import Rig, config, dynamic, instances, request, rig
+from tpy.backend import ExecutionBatch, ExecutionResult
 from tpy.cli.explain.core.model import lines_of
 from tpy.config import validate
 from tpy.config.model_config import DynamicBatching, ModelConfig, ModelParameter, SequenceBatching, StrategyDirect
 from tpy.config.tuned_batching import TunedBatching, tuned_batching
+from tpy.errors import InvalidArgument
 from tpy.messages import CurvePoint, ModelExplanation, TunedWait, TuningActivity
 from tpy.tenants import TenantRules
 from tpy.units import NS_PER_MS
@@ -128,6 +131,20 @@ async def test_a_convoy_is_seen_and_held_together(autojump_clock: MockClock) -> 
     text = "\n".join(lines_of(explanation))
     assert "  wait        1 row that came to an idle instance: up to 312 us, until there are 4; that saves" in text
     assert "  cost        1 row: 10 ms, give or take 0 ns" in text
+
+
+async def test_batches_that_fail_as_a_whole_say_nothing_about_costs(autojump_clock: MockClock) -> None:
+    def refuse(batch: ExecutionBatch) -> Sequence[ExecutionResult]:
+        raise InvalidArgument("not this one")
+
+    async with rig(latency_ms=10) as r:
+        await r.serve(tuned_config())
+        execute, r.backend.execute = r.backend.execute, refuse
+        await convoy(r, 5)
+        assert tuning(r).curve == ()
+        r.backend.execute = execute
+        await convoy(r, 5)
+        assert {point.mean_ns for point in tuning(r).curve} == {10 * NS_PER_MS}
 
 
 async def _rows_of_the_next(r: Rig) -> list[int]:

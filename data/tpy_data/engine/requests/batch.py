@@ -173,15 +173,6 @@ class Batch(ExecutionBatch):
         """The time that the instance took for it, once it is over: at least 1, but 0 for one that was not executed."""
         return max(1, self.times.end_ns - self.times.start_ns) if self.is_executed else 0
 
-    @property
-    def cost_ns(self) -> int:
-        """The same for the scheduler, which learns from it: 0 also where all requests failed, which says nothing about others."""
-        if self.is_executed:
-            for result in self.results:
-                if result.error is None:
-                    return max(1, self.times.end_ns - self.times.start_ns)
-        return 0
-
     def execution(self) -> Execution:
         """The times of a batch that was executed: never negative. What the backend did not say counts as inference."""
         times = self.times

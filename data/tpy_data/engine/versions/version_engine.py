@@ -376,7 +376,12 @@ class VersionEngine:
             executed: list[Batch] = []
             costs_ns: list[int] = []
             for batch in batches:
-                costs_ns.append(batch.cost_ns)
+                cost_ns = 0  # of a batch that failed as a whole, which says nothing about what batches cost
+                for result in batch.results:
+                    if result.error is None:
+                        cost_ns = batch.took_ns
+                        break
+                costs_ns.append(cost_ns)
                 if batch.is_executed:
                     executed.append(batch)
             self._book(slot, executed)
