@@ -195,6 +195,13 @@ def test_exceptions_in_execute_fail_the_batch_and_keep_the_instance(host: Host) 
     assert copied.parameters["pid"] == pid
 
 
+def test_an_instance_that_ends_by_itself_in_a_batch_says_why(host: Host) -> None:
+    hosted = host()
+    with pytest.raises(InstanceFailure, match=r"^told to end$"):
+        hosted.instance().execute(hosted.request(execute="end"))
+    assert hosted.logged("exited with status 70")
+
+
 def test_an_instance_that_gives_itself_up_says_why(host: Host) -> None:
     hosted = host()
     with pytest.raises(InstanceFailure, match=r"^the device is gone$"):

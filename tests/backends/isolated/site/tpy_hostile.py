@@ -106,6 +106,11 @@ class HostileInstance:
         family = context.metrics.family("hostile_requests", "Requests that were executed.", MetricKind.COUNTER)
         self._executed = family.metric({"instance": placement.name})
         self._ready = True
+        self._end = os.eventfd(0)
+        self.end_reason = "told to end"
+
+    def end_fileno(self) -> int:
+        return self._end
 
     def check_ready(self, timeout_s: float) -> bool:
         return self._ready
@@ -114,6 +119,9 @@ class HostileInstance:
         batch.times.inputs_ready()
         self._executed.increment(len(batch.requests))
         for request in batch.requests:
+            if request.parameters.get("execute") == "end":
+                os.eventfd_write(self._end, 1)
+                misbehave("hang")
             misbehave(str(request.parameters.get("execute", "")))
         batch.times.outputs_begin()
         if self._config.decoupled:

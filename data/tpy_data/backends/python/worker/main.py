@@ -177,14 +177,18 @@ class Worker:
     def _make_runner(self, source: loader.ModelSource, order: dict[str, Any]) -> runner.Runner[Any, Any]:
         """Raises ModelFailure."""
         if order["hosting"]:
-            hosted: runner.Runner[Any, Any] = _hosting(source).HostedRunner(order["hosting"])
+            hosted: runner.Runner[Any, Any] = _hosting(source).HostedRunner(order["hosting"], self._say_failed)
             return hosted
         run_coroutine = self._start_coroutine if self._decoupled else self._coroutines.run
         return runner.ModelRunner(source, order["name"], order["arguments"], run_coroutine, iterative=order["iterative"])
 
     def _fail(self, text: str, code: int = ErrorCode.INTERNAL) -> NoReturn:
-        self._connection.send(Kind.FAILED, 0, encode([int(code), sendable(text[: TEXT_BYTES_MAX // 8])]))
+        self._say_failed(text, code)
         raise SystemExit(0) from None
+
+    def _say_failed(self, text: str, code: int = ErrorCode.INTERNAL) -> None:
+        """The reason of this process's end, which the requests get that have no answer. In any thread."""
+        self._connection.send(Kind.FAILED, 0, encode([int(code), sendable(text[: TEXT_BYTES_MAX // 8])]))
 
     def _start_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         assert self._runner is not None

@@ -8,7 +8,7 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,9 @@ from .requests import HostedRequest, HostedSender, answer_of, code_of, failed, n
 ENDED_BY_INSTANCE = 70
 """The exit status of a worker whose instance has come to its end by itself (EX_SOFTWARE)."""
 
+SAY_REASON_S_MAX = 1.0
+"""How long such a worker tries to tell the server the reason: one that is sending something else may hold it up."""
+
 
 def describe(text: str) -> str:
     """The answer to an order without a placement, packed. Raises ModelFailure."""
@@ -72,8 +75,9 @@ class HostedRunner:
 
     answer_of = staticmethod(answer_of)
 
-    def __init__(self, text: str) -> None:
-        """Raises ModelFailure with the reason when the instance cannot be made."""
+    def __init__(self, text: str, say_failed: Callable[[str], None]) -> None:
+        """`say_failed` tells the server why this process ends. Raises ModelFailure with the reason when the instance cannot be
+        made."""
         order = unpack(text, decode_order)
         hosted, placement = order.context, order.placement
         if hosted is None or placement is None:
@@ -100,7 +104,7 @@ class HostedRunner:
             self._failures.report("load", error)
             raise ModelFailure(exception_text(error)) from error
         if isinstance(self._instance, WatchedInstance) and (end := self._instance.end_fileno()) >= 0:
-            threading.Thread(target=_end_with, args=(self._instance, end, self._closing), daemon=True).start()
+            threading.Thread(target=_end_with, args=(self._instance, end, self._closing, say_failed), daemon=True).start()
 
     @property
     def limits(self) -> tuple[int, int] | None:
@@ -242,12 +246,17 @@ def _model_context(order: HostingOrder, hosted: HostedContext) -> ModelContext:
     )
 
 
-def _end_with(instance: WatchedInstance, end: int, closing: threading.Event) -> None:
-    """End the worker when its instance has ended by itself: the server then makes another one."""
+def _end_with(instance: WatchedInstance, end: int, closing: threading.Event, say_failed: Callable[[str], None]) -> None:
+    """End the worker when its instance has ended by itself: the server then makes another one. Requests that the instance has not
+    answered get its reason."""
     select.select([end], [], [])
     if not closing.is_set():
-        sys.stderr.write(f"{instance.end_reason}\n")
+        reason = instance.end_reason
+        sys.stderr.write(f"{reason}\n")
         sys.stderr.flush()
+        saying = threading.Thread(target=say_failed, args=(reason,), daemon=True)
+        saying.start()
+        saying.join(SAY_REASON_S_MAX)
         os._exit(ENDED_BY_INSTANCE)
 
 
