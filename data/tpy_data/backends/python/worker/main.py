@@ -177,16 +177,16 @@ class Worker:
     def _make_runner(self, source: loader.ModelSource, order: dict[str, Any]) -> runner.Runner[Any, Any]:
         """Raises ModelFailure."""
         if order["hosting"]:
-            hosted: runner.Runner[Any, Any] = _hosting(source).HostedRunner(order["hosting"], self._say_failed)
+            hosted: runner.Runner[Any, Any] = _hosting(source).HostedRunner(order["hosting"], self._report_failure)
             return hosted
         run_coroutine = self._start_coroutine if self._decoupled else self._coroutines.run
         return runner.ModelRunner(source, order["name"], order["arguments"], run_coroutine, iterative=order["iterative"])
 
     def _fail(self, text: str, code: int = ErrorCode.INTERNAL) -> NoReturn:
-        self._say_failed(text, code)
+        self._report_failure(text, code)
         raise SystemExit(0) from None
 
-    def _say_failed(self, text: str, code: int = ErrorCode.INTERNAL) -> None:
+    def _report_failure(self, text: str, code: int = ErrorCode.INTERNAL) -> None:
         """The reason of this process's end, which the requests get that have no answer. In any thread."""
         self._connection.send(Kind.FAILED, 0, encode([int(code), sendable(text[: TEXT_BYTES_MAX // 8])]))
 

@@ -49,8 +49,8 @@ from .requests import HostedRequest, HostedSender, answer_of, code_of, failed, n
 ENDED_BY_INSTANCE = 70
 """The exit status of a worker whose instance has come to its end by itself (EX_SOFTWARE)."""
 
-SAY_REASON_S_MAX = 1.0
-"""How long such a worker tries to tell the server the reason: one that is sending something else may hold it up."""
+REPORT_S_MAX = 1.0
+"""The seconds for which such a worker tries to tell the server the reason, while another of its threads may be sending."""
 
 
 def describe(text: str) -> str:
@@ -75,8 +75,8 @@ class HostedRunner:
 
     answer_of = staticmethod(answer_of)
 
-    def __init__(self, text: str, say_failed: Callable[[str], None]) -> None:
-        """`say_failed` tells the server why this process ends. Raises ModelFailure with the reason when the instance cannot be
+    def __init__(self, text: str, report_failure: Callable[[str], None]) -> None:
+        """`report_failure` tells the server why this process ends. Raises ModelFailure with the reason when the instance cannot be
         made."""
         order = unpack(text, decode_order)
         hosted, placement = order.context, order.placement
@@ -104,7 +104,7 @@ class HostedRunner:
             self._failures.report("load", error)
             raise ModelFailure(exception_text(error)) from error
         if isinstance(self._instance, WatchedInstance) and (end := self._instance.end_fileno()) >= 0:
-            threading.Thread(target=_end_with, args=(self._instance, end, self._closing, say_failed), daemon=True).start()
+            threading.Thread(target=_end_with, args=(self._instance, end, self._closing, report_failure), daemon=True).start()
 
     @property
     def limits(self) -> tuple[int, int] | None:
@@ -246,7 +246,7 @@ def _model_context(order: HostingOrder, hosted: HostedContext) -> ModelContext:
     )
 
 
-def _end_with(instance: WatchedInstance, end: int, closing: threading.Event, say_failed: Callable[[str], None]) -> None:
+def _end_with(instance: WatchedInstance, end: int, closing: threading.Event, report_failure: Callable[[str], None]) -> None:
     """End the worker when its instance has ended by itself: the server then makes another one. Requests that the instance has not
     answered get its reason."""
     select.select([end], [], [])
@@ -254,9 +254,9 @@ def _end_with(instance: WatchedInstance, end: int, closing: threading.Event, say
         reason = instance.end_reason
         sys.stderr.write(f"{reason}\n")
         sys.stderr.flush()
-        saying = threading.Thread(target=say_failed, args=(reason,), daemon=True)
-        saying.start()
-        saying.join(SAY_REASON_S_MAX)
+        report = threading.Thread(target=report_failure, args=(reason,), daemon=True)
+        report.start()
+        report.join(REPORT_S_MAX)
         os._exit(ENDED_BY_INSTANCE)
 
 
