@@ -76,8 +76,8 @@ class HostedRunner:
     answer_of = staticmethod(answer_of)
 
     def __init__(self, text: str, report_failure: Callable[[str], None]) -> None:
-        """`report_failure` tells the server why this process ends. Raises ModelFailure with the reason when the instance cannot be
-        made."""
+        """`report_failure` tells the server why this process ends. Raises ModelFailure with the reason when the instance cannot
+        be made."""
         order = unpack(text, decode_order)
         hosted, placement = order.context, order.placement
         if hosted is None or placement is None:
