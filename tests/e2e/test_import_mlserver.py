@@ -108,11 +108,8 @@ def write(folder: Path, files: Mapping[str, str], **settings: Any) -> None:
         (folder / name).write_text(text)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    assert not list(distributions(name="mlserver")), "MLServer is installed"
-    home = tmp_path_factory.mktemp("mlserver")
-    source = home / "source"
+def write_source(source: Path) -> None:
+    """Three models: arguments as arrays, in batches; texts, bytes and times; two versions."""
     write(
         source / "numbers",
         {"models.py": NUMBERS},
@@ -146,6 +143,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
             outputs=[tensor("output-1", "INT64", -1, 2)],
             parameters={"version": version},
         )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    assert not list(distributions(name="mlserver")), "MLServer is installed"
+    home = tmp_path_factory.mktemp("mlserver")
+    source = home / "source"
+    write_source(source)
     models = home / "models"
     without = run_tpy("import", str(source), "--to", str(models))
     assert (without.code, "0 models imported, 3 not" in without.out) == (1, True)

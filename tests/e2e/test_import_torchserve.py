@@ -124,9 +124,8 @@ def archive(
             tar.addfile(member, io.BytesIO(encoded))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    home = tmp_path_factory.mktemp("torchserve")
+def write_store(home: Path) -> None:
+    """A model store: two versions of a class, a function, and a handler with too few answers."""
     labels = {"index_to_name.json": '{"0": ["n0", "zero"]}'}
     archive(home / "classy.mar", "classy", CLASS, config="batchSize: 8\nmaxBatchDelay: 1\nscale: 10\n", files=labels)
     archive(
@@ -134,6 +133,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     )
     archive(home / "function.tar.gz", "function", FUNCTION, version="1.3")
     archive(home / "short.mar", "short", TRUNCATED)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    home = tmp_path_factory.mktemp("torchserve")
+    write_store(home)
     (home / "config.properties").write_text("inference_address=http://0.0.0.0:8080\ndefault_workers_per_model=1\n")
     models = home / "models"
     without = run_tpy("import", str(home), "--to", str(models))

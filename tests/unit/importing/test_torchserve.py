@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tpy.cli.importing.core.plan import ModelPlan, Part, Plan, Unimportable, Unpack
+from tpy.cli.importing.core.plan import ModelPlan, Part, Plan, Text, Unimportable, Unpack
 from tpy.cli.importing.torchserve import imported_of_ts, is_torchserve_source, plan_of_torchserve
 from tpy.config.model_config import InstanceKind
 
@@ -83,6 +83,15 @@ def test_an_archive_becomes_a_python_model(tmp_path: Path) -> None:
     assert config.dynamic_batching.default_queue_policy is not None
     assert config.dynamic_batching.default_queue_policy.max_queue_size == 100
     assert model.steps == []
+
+
+def test_what_a_model_config_says_is_read_without_yaml(tmp_path: Path) -> None:
+    model = planned(archive(tmp_path, config="mine: {a: [1, 2.5]}"))
+    [text] = [each.text for each in model.files if isinstance(each, Text) and each.target == "1/model-config.json"]
+    assert (json.loads(text), model.steps) == ({"mine": {"a": [1, 2.5]}}, [])
+    dated = planned(archive(tmp_path / "dated", config="since: 2026-11-28"))
+    assert not [each for each in dated.files if each.target == "1/model-config.json"]
+    assert dated.steps == ["m.mar: the Python that runs the model needs PyYAML, for its model-config.yaml"]
 
 
 def test_nothing_is_imported_without_trust(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -172,10 +173,17 @@ def _model(name: str, versions: Sequence[_Version], server: Server, package: Pac
     newest = max(versions, key=lambda each: numbers[each.text])
     files: list[Copy | Text | Unpack] = []
     carried: list[Part] = []
+    needs_yaml: list[str] = []
     for version in versions:
         number = numbers[version.text]
         contents = msgspec.structs.replace(version.archive.contents, target=f"{number}/archive")
         files += [Text(f"{number}/model.py", _MODEL_PY), contents, Copy(package.folder, f"{number}/ts")]
+        if config := _json(version.archive.config):
+            files.append(Text(f"{number}/model-config.json", config))
+        elif version.archive.config:
+            needs_yaml.append(
+                f"{version.archive.archive}: the Python that runs the model needs PyYAML, for its {text_of(version.model.get('configFile'))}"
+            )
         carried.append(Part(f"{version.archive.archive}, modelVersion {version.text}", f"{number}/archive"))
         carried.append(
             Part(f"handler {text_of(version.model.get('handler'))}", f"{number}/model.py, which runs it by {number}/ts")
@@ -217,8 +225,18 @@ def _model(name: str, versions: Sequence[_Version], server: Server, package: Pac
         lost=lost,
         header=header,
         footer=footer,
-        steps=steps,
+        steps=[*steps, *needs_yaml],
     )
+
+
+def _json(config: Mapping[str, Any]) -> str:
+    """A model-config.yaml as JSON, which the Python that runs the model can read without PyYAML; "" where JSON has no such value,
+    as a date."""
+    try:
+        text = json.dumps(config, indent=2)
+    except (TypeError, ValueError):
+        return ""
+    return text if config and json.loads(text) == config else ""
 
 
 def _numbers(texts: Sequence[str]) -> dict[str, int]:

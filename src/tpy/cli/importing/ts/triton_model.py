@@ -58,7 +58,7 @@ class TritonPythonModel:
             int(config.get("max_batch_size", 1)),
             int(args["model_instance_device_id"]) if args["model_instance_kind"] == "GPU" else None,
             metrics=MetricsStore(args["model_name"], _new_family),
-            model_yaml_config=get_yaml_config(os.path.join(folder, config_file)) if config_file else {},
+            model_yaml_config=_config_of(folder, config_file) if config_file else {},
         )
         handler = _parameter(parameters, "TORCHSERVE_HANDLER") or model.get("handler", "")
         self._handle, initialize = find_entry_point(handler, _parameter(parameters, "TORCHSERVE_ENVELOPE"))
@@ -125,6 +125,14 @@ class TritonPythonModel:
 
 
 _JSON_HEADERS = '{"content-type": "application/json"}'
+
+
+def _config_of(folder: str, file: str) -> Any:
+    """What the model-config.yaml of the archive in this folder says: in JSON beside the folder, if JSON has all its values."""
+    try:
+        return json.loads(_text(os.path.join(os.path.dirname(folder), "model-config.json")))
+    except FileNotFoundError:
+        return get_yaml_config(os.path.join(folder, file))
 
 
 def _new_family(name: str, text: str, kind: int) -> pb_utils.MetricFamily:
