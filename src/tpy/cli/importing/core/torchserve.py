@@ -173,17 +173,12 @@ def _model(name: str, versions: Sequence[_Version], server: Server, package: Pac
     newest = max(versions, key=lambda each: numbers[each.text])
     files: list[Copy | Text | Unpack] = []
     carried: list[Part] = []
-    needs_yaml: list[str] = []
     for version in versions:
         number = numbers[version.text]
         contents = msgspec.structs.replace(version.archive.contents, target=f"{number}/archive")
         files += [Text(f"{number}/model.py", _MODEL_PY), contents, Copy(package.folder, f"{number}/ts")]
         if config := _json(version.archive.config):
             files.append(Text(f"{number}/model-config.json", config))
-        elif version.archive.config:
-            needs_yaml.append(
-                f"{version.archive.archive}: the Python that runs the model needs PyYAML, for its {text_of(version.model.get('configFile'))}"
-            )
         carried.append(Part(f"{version.archive.archive}, modelVersion {version.text}", f"{number}/archive"))
         carried.append(
             Part(f"handler {text_of(version.model.get('handler'))}", f"{number}/model.py, which runs it by {number}/ts")
@@ -225,7 +220,7 @@ def _model(name: str, versions: Sequence[_Version], server: Server, package: Pac
         lost=lost,
         header=header,
         footer=footer,
-        steps=[*steps, *needs_yaml],
+        steps=steps,
     )
 
 
@@ -300,7 +295,8 @@ def _properties(server: Server) -> list[Part]:
 def _environment(version: _Version, number: int) -> tuple[list[str], str]:
     """Steps that are left, and the comment at the end of config.pbtxt."""
     steps = []
-    packages = ["PyYAML"] if version.model.get("configFile") else []
+    config = version.archive.config
+    packages = ["PyYAML"] if config and not _json(config) else []
     handler = text_of(version.model.get("handler"))
     if handler in STOCK:
         packages.append(

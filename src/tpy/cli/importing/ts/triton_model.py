@@ -128,7 +128,7 @@ _JSON_HEADERS = '{"content-type": "application/json"}'
 
 
 def _config_of(folder: str, file: str) -> Any:
-    """What the model-config.yaml of the archive in this folder says: in JSON beside the folder, if JSON has all its values."""
+    """The model-config.yaml of the archive in this folder: in JSON beside the folder, if JSON has all its values."""
     try:
         return json.loads(_text(os.path.join(os.path.dirname(folder), "model-config.json")))
     except FileNotFoundError:
