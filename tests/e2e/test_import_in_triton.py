@@ -56,11 +56,12 @@ def numbers(first: float) -> list[dict[str, Any]]:
 
 
 def answer(address: str, model: str, inputs: list[dict[str, Any]]) -> tuple[int, object]:
-    """The status, and the outputs or the error."""
+    """The status, and the outputs, by name, or the error. An ensemble has its outputs in any order there."""
     body = json.dumps({"inputs": inputs}).encode()
     try:
         with urllib.request.urlopen(f"http://{address}/v2/models/{model}/infer", body, timeout=60) as found:
-            return found.status, json.loads(found.read())["outputs"]
+            outputs = json.loads(found.read())["outputs"]
+            return found.status, sorted(outputs, key=lambda each: str(each["name"]))
     except HTTPError as error:
         return error.code, json.loads(error.read())["error"]
 
@@ -83,6 +84,8 @@ JSON = texts("headers", ['{"content-type": "application/json"}'])
         ("classy", [texts("body", ["teapot"])], 200),
         ("classy", [texts("body", ["fail"])], 503),
         ("function", [texts("body", ["four"])], 200),
+        ("tour", [texts("body", ["four"]), JSON], 200),
+        ("tour", [texts("body", ["refuse"]), JSON], 503),
         ("short", [texts("body", ["1"])], 503),
     ],
 )

@@ -93,6 +93,48 @@ def handle(data, context):
 """
 
 
+WORKFLOW = """
+from ts.utils.util import PredictionException
+
+
+def before(data, context):
+    if data is None:
+        return None
+    [row] = data
+    body = row.get("data") or row.get("body")
+    if body == b"refuse":
+        raise PredictionException("not this", 422)
+    return [body + b"!!"]
+
+
+def after(data, context):
+    if data is None:
+        return None
+    return [{"said": bytes(row["body"]).decode()} for row in data]
+"""
+
+SPECIFICATION = """
+models:
+  batch-size: 4
+  max-batch-delay: 1
+  counts:
+    url: function.tar.gz
+    retry-attempts: 2
+dag:
+  before: [counts]
+  counts: [after]
+"""
+
+
+def workflow(path: Path, name: str, handler: str, specification: str) -> None:
+    """As torch-workflow-archiver makes it."""
+    said = {"workflowName": name, "specFile": "workflow.yaml", "handler": "workflow_handler.py"}
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("workflow_handler.py", handler)
+        packed.writestr("workflow.yaml", specification)
+        packed.writestr("WAR-INF/MANIFEST.json", json.dumps({"workflow": said, "archiverVersion": "0.2.15"}))
+
+
 def archive(
     path: Path,
     name: str,
@@ -125,7 +167,7 @@ def archive(
 
 
 def write_store(home: Path) -> None:
-    """A model store: two versions of a class, a function, and a handler with too few answers."""
+    """A model store: two versions of a class, a function, a handler with too few answers, and a workflow."""
     labels = {"index_to_name.json": '{"0": ["n0", "zero"]}'}
     archive(home / "classy.mar", "classy", CLASS, config="batchSize: 8\nmaxBatchDelay: 1\nscale: 10\n", files=labels)
     archive(
@@ -133,6 +175,7 @@ def write_store(home: Path) -> None:
     )
     archive(home / "function.tar.gz", "function", FUNCTION, version="1.3")
     archive(home / "short.mar", "short", TRUNCATED)
+    workflow(home / "tour.war", "tour", WORKFLOW, SPECIFICATION)
 
 
 @pytest.fixture(scope="module")
@@ -142,13 +185,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     (home / "config.properties").write_text("inference_address=http://0.0.0.0:8080\ndefault_workers_per_model=1\n")
     models = home / "models"
     without = run_tpy("import", str(home), "--to", str(models))
-    assert (without.code, "0 models imported, 4 not" in without.out) == (1, True)
+    assert (without.code, "0 models imported, 5 not" in without.out) == (1, True)
     assert list(models.iterdir()) == []
     dry = run_tpy("import", str(home), "--to", str(models), "--dry-run", "--trust")
     assert (dry.code, list(models.iterdir())) == (0, [])
     assert "inference_address  --allow-torchserve and --torchserve-port of tpy serve" in dry.out
     assert run_tpy("import", str(home), "--to", str(models), "--trust").code == 0
-    assert run_tpy("check", "--deep", str(models)).out == "3 models checked, 0 with errors\n"
+    assert run_tpy("check", "--deep", str(models)).out == "7 models checked, 0 with errors\n"
     flags = (
         "--allow-torchserve=true",
         "--model-control-mode=explicit",
@@ -234,6 +277,15 @@ def test_answers_with_a_status_and_failures(server: ServerProcess) -> None:
     assert "KeyError: 'no such thing'" in server.log
 
 
+def test_workflows(server: ServerProcess) -> None:
+    for path in ("/wfpredict/tour", "/predictions/tour"):
+        status, text, headers = call(server, path, b"four")
+        assert (status, json.loads(text), headers["Content-Type"]) == (200, {"said": "initialized: 6"}, "application/json")
+    status, text, _ = call(server, "/wfpredict/tour", b"refuse")
+    assert (status, json.loads(text)["message"]) == (500, "in ensemble 'tour', not this")
+    assert call(server, "/wfpredict/none", b"")[0] == 404
+
+
 def test_what_is_not_there(server: ServerProcess) -> None:
     for path, kind, message in (
         ("/predictions/none", "ModelNotFoundException", "Model not found: none"),
@@ -280,7 +332,14 @@ def test_management(server: ServerProcess) -> None:
         200,
         {"nextPageToken": "2", "models": [{"modelName": name, "modelUrl": name} for name in ("classy", "function")]},
     )
-    assert manage(server, "GET", "/models?next_page_token=2")[1] == {"models": [{"modelName": "short", "modelUrl": "short"}]}
+    assert manage(server, "GET", "/models?limit=1&next_page_token=2")[1] == {
+        "nextPageToken": "3",
+        "models": [{"modelName": "short", "modelUrl": "short"}],
+    }
+    assert [each["modelName"] for each in manage(server, "GET", "/models?next_page_token=5")[1]["models"]] == [  # type: ignore[index]
+        "tour__before",
+        "tour__counts",
+    ]
     _, found = manage(server, "GET", "/models/classy/all")
     assert isinstance(found, list)
     assert [(each["modelVersion"], each["batchSize"], each["maxBatchDelay"]) for each in found] == [("1.0", 8, 1), ("2.1", 8, 1)]

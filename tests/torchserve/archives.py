@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 NETWORK = """
@@ -98,6 +99,59 @@ def handle(data, context):
 """
 
 
+WORKFLOW = """
+from ts.utils.util import PredictionException
+
+
+def before(data, context):
+    if data is None:
+        return None
+    row = data[0]
+    body = row.get("data") or row.get("body")
+    if body == b"refuse":
+        raise PredictionException("not today", 422)
+    if body == b"fail":
+        raise ValueError("broken")
+    if body == b"keys":
+        return [" ".join(sorted(row)).encode()]
+    return [body]
+
+
+def after(data, context):
+    if data is None:
+        return None
+    kinds = {name: type(value).__name__ for name, value in data[0].items()}
+    return [{"said": bytes(data[0]["body"]).decode(), "kinds": kinds, "rows": len(data)}]
+"""
+
+SPECIFICATION = """
+models:
+  min-workers: 1
+  max-workers: 1
+  batch-size: 2
+  max-batch-delay: 1
+  retry-attempts: 2
+  timeout-ms: 10000
+  counts:
+    url: function.mar
+dag:
+  before: [counts]
+  counts: [after]
+"""
+
+
+def write_workflow(path: Path) -> None:
+    """As torch-workflow-archiver makes it."""
+    said = {"workflowName": path.stem, "specFile": "workflow.yaml", "handler": "workflow_handler.py"}
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("workflow_handler.py", WORKFLOW)
+        packed.writestr("workflow.yaml", SPECIFICATION)
+        packed.writestr(
+            "WAR-INF/MANIFEST.json",
+            json.dumps({"createdOn": "24/11/2026 17:04:36", "workflow": said, "archiverVersion": "0.2.15"}),
+        )
+
+
 SOURCES = {
     "network": NETWORK,
     "sentences": SENTENCES,
@@ -144,6 +198,7 @@ def write(store: Path) -> None:
     for name, options in ARCHIVES.items():
         command = [str(Path(sys.executable).with_name("torch-model-archiver")), "--model-name", name, "--version", "1.0"]
         subprocess.run([*command, *options.split(), "--export-path", str(store)], cwd=source, check=True)
+    write_workflow(store / "tour.war")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from tests.e2e.waiting import wait_until
 ENVIRONMENT = ROOT / ".torchserve"
 PYTHON = ENVIRONMENT / "bin" / "python"
 ARCHIVES = ("eager", "scripted", "texts", "rows", "function", "detector", "segmenter")
+WORKFLOW = "tour"
 LIBRARIES = {"PYTHONPATH": str(Path(__file__).with_name("torchvision")), "OMP_NUM_THREADS": "1"}
 """One thread for each network: on a busy machine PyTorch's threads spend their time waiting for each other, in both servers."""
 
@@ -52,7 +53,17 @@ def torchserve(home: Path, store: Path) -> Iterator[str]:
     environment = {**os.environ, **LIBRARIES, "PATH": f"{ENVIRONMENT / 'bin'}:{os.environ['PATH']}", "LOG_LOCATION": str(home)}
     with (home / "torchserve.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--model-store", str(store), "--ts-config", str(home / "config.properties"), "--models", *models],
+            [
+                *command,
+                "--model-store",
+                str(store),
+                "--workflow-store",
+                str(store),
+                "--ts-config",
+                str(home / "config.properties"),
+                "--models",
+                *models,
+            ],
             cwd=home,
             env=environment,
             stdout=log,
@@ -63,6 +74,9 @@ def torchserve(home: Path, store: Path) -> Iterator[str]:
         wait_until(lambda: process.poll() is not None or _has_models(ports[1]), within_s=_START_S_MAX)
         if process.poll() is not None:
             raise RuntimeError((home / "torchserve.log").read_text())
+        registered = requests.post(f"http://127.0.0.1:{ports[1]}/workflows?url={WORKFLOW}.war", timeout=_START_S_MAX)
+        if not registered.ok:
+            raise RuntimeError(registered.text)
         yield f"127.0.0.1:{ports[0]}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)

@@ -89,6 +89,28 @@ def test_predictions(both: Both, case: str, method: str) -> None:
         assert ours.headers["content-type"] == theirs.headers["content-type"]
 
 
+@pytest.mark.parametrize(
+    ("path", "sent", "status"),
+    [
+        ("tour", {"data": b"content"}, 200),
+        ("tour", {"data": b"keys"}, 200),
+        ("tour", {"data": b"status"}, 200),
+        ("tour", {"files": {"data": ("a.txt", b"some text", "application/octet-stream")}}, 200),
+        ("tour", {"data": b"refuse"}, 500),
+        ("tour", {"data": b"fail"}, 500),
+        ("none", {"data": b"content"}, 404),
+    ],
+)
+def test_workflows(both: Both, path: str, sent: dict[str, Any], status: int) -> None:
+    theirs, ours = (requests.post(f"http://{each}/wfpredict/{path}", timeout=60, **sent) for each in both)
+    assert (ours.status_code, theirs.status_code) == (status, status)
+    if status == 500:  # TorchServe says which node has failed, and not why
+        assert ours.json()["type"] == theirs.json()["type"]
+        assert ("not today" in ours.text) == (sent["data"] == b"refuse")
+    else:
+        assert ours.content == theirs.content
+
+
 @pytest.mark.parametrize(("method", "path"), [("GET", "/ping"), ("GET", "/nothing"), ("POST", "/predictions")])
 def test_other_paths(both: Both, method: str, path: str) -> None:
     theirs, ours = (requests.request(method, f"http://{each}{path}", timeout=60) for each in both)

@@ -239,7 +239,6 @@ import torch
         ({"serializedFile": "../weights.pt"}, "serializedFile: '../weights.pt' leaves the folder"),
         ({"serializedFile": "weights.pt"}, "serializedFile: there is no file 'weights.pt'"),
         ({"top": {"runtime": "LSP"}}, "runtime: 'LSP': only handlers in Python"),
-        ({"top": {"workflow": {"workflowName": "w"}}}, "a workflow: "),
         ({"top": {"model": []}}, "says nothing about a model"),
         ({"version": "a=b"}, "modelVersion: expected letters"),
         ({"config": "sequenceBatching: true"}, "sequenceBatching: its handler keeps sequences"),
@@ -287,3 +286,103 @@ def test_two_archives_of_one_version_are_refused(tmp_path: Path) -> None:
     archive(tmp_path, "m", file="a.mar")
     archive(tmp_path, "m", file="b.mar")
     assert refused(tmp_path) == "two archives have the same modelName and modelVersion"
+
+
+HANDLERS = "def before(data, context):\n    return data\n\n\ndef after(data, context):\n    return data\n"
+CHAIN = """
+models:
+  min-workers: 2
+  batch-size: 4
+  timeout-ms: 1500
+  retry-attempts: 3
+  first: {url: m.mar}
+  second: {url: stored/m.mar, batch-size: 8}
+dag:
+  second: [after]
+  before: [first]
+  first: [second]
+"""
+
+
+def workflow(folder: Path, specification: str, handler: str = "handlers.py", **said: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "w.war"
+    manifest = {"workflow": {"workflowName": "w", "specFile": "workflow.yaml", "handler": handler, **said}}
+    with zipfile.ZipFile(path, "w") as written:
+        for name, text in {
+            "handlers.py": HANDLERS,
+            "workflow.yaml": specification,
+            "WAR-INF/MANIFEST.json": json.dumps(manifest),
+        }.items():
+            written.writestr(name, text)
+    return path
+
+
+def test_a_chain_becomes_an_ensemble(tmp_path: Path) -> None:
+    archive(tmp_path, config="minWorkers: 1\nmine: 1\n")
+    path = workflow(tmp_path, CHAIN)
+    plan = plan_of_torchserve(path, trust=True)
+    assert not plan.refused
+    before, first, second, after, ensemble = plan.models
+    assert [each.name for each in plan.models] == ["w__before", "w__first", "w__second", "w__after", "w"]
+    assert before.config.parameter("TORCHSERVE_HANDLER") == "handlers.py:before"
+    assert (before.config.max_batch_size, before.config.instance_group[0].count) == (1, 1)
+    assert Unpack(str(path), "1/archive") in before.files
+    assert Unpack(str(tmp_path / "m.mar"), "1/archive") in first.files
+    assert [each.config.max_batch_size for each in (first, second)] == [4, 8]
+    assert [each.config.instance_group[0].count for each in (first, second)] == [1, 1], "the archive's own settings are first"
+    assert first.config.parameter("TPY_EXECUTE_TIMEOUT_SECONDS") == "2"
+    assert set(rows(first.lost)) == {"retryAttempts"}
+    assert [each.config.parameter("TORCHSERVE_ANSWERS") for each in (before, first, second, after)] == ["successes"] * 3 + [""]
+    scheduling = ensemble.config.ensemble_scheduling
+    assert scheduling is not None
+    assert [(step.model_name, dict(step.input_map), dict(step.output_map)) for step in scheduling.step] == [
+        ("w__before", {"body": "body", "headers": "headers"}, {"response": "before.response"}),
+        ("w__first", {"body": "before.response"}, {"response": "first.response"}),
+        ("w__second", {"body": "first.response"}, {"response": "second.response"}),
+        ("w__after", {"body": "second.response"}, {name: name for name in ("response", "status", "response_headers")}),
+    ]
+
+
+def test_workflows_of_a_store(tmp_path: Path) -> None:
+    archive(tmp_path / "models")
+    workflow(tmp_path / "flows", "models: {only: {url: m.mar}}\ndag: {before: [only]}\n")
+    (tmp_path / "config.properties").write_text("model_store=models\nworkflow_store=flows\n")
+    plan = plan_of_torchserve(tmp_path, trust=True)
+    assert not plan.refused
+    assert sorted(each.name for each in plan.models) == ["m", "w", "w__before", "w__only"]
+
+
+@pytest.mark.parametrize(
+    ("specification", "why"),
+    [
+        ("models: {}\n", "workflow.yaml: expected models and dag"),
+        ("models: []\ndag: {}\n", "workflow.yaml: expected models and dag"),
+        ("models: {}\ndag: {}\n", "dag: expected a chain with one begin, got none; "),
+        ("models: {}\ndag: {a: 1}\n", "dag: expected names, each with the list of those that follow it"),
+        ("models: {}\ndag: {a: [b, c]}\n", "dag: 'a' leads to b, c: only chains are imported; "),
+        ("models: {}\ndag: {a: [c], b: [c]}\n", "dag: 'c' follows several nodes: only chains are imported; "),
+        ("models: {}\ndag: {a: [b], b: [a]}\n", "dag: expected a chain with one begin, got none; "),
+        ("models: {}\ndag: {a: [b], c: [d]}\n", "dag: expected a chain with one begin, got a, c; "),
+        ("models: {}\ndag: {a: [b], c: [d], d: [c]}\n", "dag: 'c' and 'd' lead to each other; "),
+        ("models: {}\ndag: {'../a': [b]}\n", "'../a' cannot be a model's name here"),
+        ("models: {x: {url: m.mar}}\ndag: {a: [b]}\n", "models: 'x' is not in dag"),
+        ("models: {a: {}}\ndag: {a: [b]}\n", "models: 'a': expected the url of its archive"),
+        (
+            "models: {a: {url: 'https://host/m.mar'}}\ndag: {a: [b]}\n",
+            "models: 'a': https://host/m.mar is an address: fetch it, ",
+        ),
+        ("models: {a: {url: ../m.mar}}\ndag: {a: [b]}\n", "models: 'a': url: '../m.mar' leaves the folder of the model"),
+        ("models: {a: {url: none.mar}}\ndag: {a: [b]}\n", "models: 'a': there is no none.mar beside it"),
+        ("models: {a: {url: m.mar, batch-size: -1}}\ndag: {a: [b]}\n", "m.mar: batchSize: expected a number between 1 and "),
+    ],
+)
+def test_workflows_that_are_refused(tmp_path: Path, specification: str, why: str) -> None:
+    archive(tmp_path)
+    assert refused(workflow(tmp_path, specification)).startswith(why)
+
+
+def test_a_workflow_needs_its_handler_and_trust(tmp_path: Path) -> None:
+    path = workflow(tmp_path, "models: {}\ndag: {a: [b]}\n", handler="none.py")
+    assert refused(path) == "handler: there is no file 'none.py', which has the functions of the workflow"
+    assert "--trust imports it all the same" in refused(path, trust=False)

@@ -7,13 +7,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+import msgspec
+
 from tpy.archives import UnusableArchive, open_archive
 from tpy.cli.importing.core.plan import Copy, Part, Plan, Unimportable, Unpack, text_of
 from tpy.cli.importing.core.torchserve import ArchivedModel, Package, Server, plan_torchserve
 from tpy.cli.importing.folders import DOCUMENT_BYTES_MAX, files_of, read_json, read_yaml
 from tpy.files import UnusableFile, read_file
 
-MANIFEST: Final = "MAR-INF/MANIFEST.json"
+MANIFESTS: Final = ("MAR-INF/MANIFEST.json", "WAR-INF/MANIFEST.json")
+"""Of a model, and of a workflow."""
+
 PROPERTIES: Final = "config.properties"
 
 _ARCHIVES: Final = (".mar", ".tgz", ".tar.gz", ".war")
@@ -33,14 +37,18 @@ def is_torchserve_source(source: Path) -> bool:
     """Returns True for an archive, an archive's unpacked folder, a model store, and a config.properties or a folder with one."""
     if source.is_file():
         return source.name.endswith(_ARCHIVES) or source.name == PROPERTIES
-    return (source / MANIFEST).is_file() or (source / PROPERTIES).is_file() or any(source.glob("*.mar"))
+    return _is_unpacked(source) or (source / PROPERTIES).is_file() or any(source.glob("*.mar"))
+
+
+def _is_unpacked(folder: Path) -> bool:
+    return any((folder / each).is_file() for each in MANIFESTS)
 
 
 def plan_of_torchserve(source: Path, *, trust: bool) -> Plan:
     """The plan. Raises Unimportable."""
     properties = source if source.name == PROPERTIES else source / PROPERTIES
     said: Mapping[str, str] = {}
-    if (source / MANIFEST).is_file() or (source.is_file() and source != properties):
+    if _is_unpacked(source) or (source.is_file() and source != properties):
         sources = [source]
     else:
         said = _properties(properties) if properties.is_file() else {}
@@ -49,7 +57,8 @@ def plan_of_torchserve(source: Path, *, trust: bool) -> Plan:
     refused: list[Part] = []
     for each in sources:
         try:
-            found.append(_read(each))
+            archive = _read(each)
+            found.append(msgspec.structs.replace(archive, parts=_parts(archive, each, properties.parent, said)))
         except Unimportable as error:
             refused.append(Part(each.name, str(error)))
     package = Package(folder=str(_PACKAGE), modules=_known())
@@ -67,11 +76,28 @@ def _sources(folder: Path, said: Mapping[str, str]) -> list[Path]:
         if missing:
             raise Unimportable(f"load_models: there is no {', '.join(missing)} in {store}: fetch it first")
     else:
-        found = sorted(each for each in store.iterdir() if each.name.endswith(_ARCHIVES) or (each / MANIFEST).is_file())
+        found = sorted(each for each in store.iterdir() if each.name.endswith(_ARCHIVES) or _is_unpacked(each))
+    found += [each for each in sorted(_store(folder, said.get("workflow_store", "")).glob("*.war")) if each not in found]
     if not found:
         raise Unimportable(f"{store} has no archives")
     if len(found) > _ARCHIVES_MAX:
         raise Unimportable(f"{store} has more than {_ARCHIVES_MAX} archives")
+    return found
+
+
+def _parts(archive: ArchivedModel, source: Path, folder: Path, said: Mapping[str, str]) -> dict[str, ArchivedModel]:
+    """The archives that a workflow names, by name: of its folder, or of the model store. Raises Unimportable."""
+    models = archive.config.get("models") if "workflow" in archive.manifest else None
+    found: dict[str, ArchivedModel] = {}
+    for model in list(models.values())[:_ARCHIVES_MAX] if isinstance(models, Mapping) else ():
+        url = text_of(model.get("url")) if isinstance(model, Mapping) else ""
+        name = PurePosixPath(url).name
+        for place in (source.parent / name, _store(folder, said.get("model_store", "")) / name):
+            if name and "\0" not in name and url not in found and place.exists():
+                try:
+                    found[url] = _read(place)
+                except Unimportable as error:
+                    raise Unimportable(f"{name}: {error}") from None
     return found
 
 
@@ -119,18 +145,22 @@ def _read(source: Path) -> ArchivedModel:
 
 def _root(files: frozenset[str]) -> str:
     """The folder in which an archive has its files: "", or in archives of tar the name of the model and "/"."""
-    if MANIFEST in files:
+    if not files.isdisjoint(MANIFESTS):
         return ""
     for each in sorted(files):
-        if each.endswith(f"/{MANIFEST}") and each.count("/") == MANIFEST.count("/") + 1:
-            return each.removesuffix(MANIFEST)
-    raise Unimportable(f"it has no {MANIFEST}")
+        folder, _, rest = each.partition("/")
+        if rest in MANIFESTS:
+            return f"{folder}/"
+    raise Unimportable(f"it has no {MANIFESTS[0]}")
 
 
 def _facts(name: str, files: frozenset[str], read: Callable[[str], bytes], contents: Copy | Unpack) -> ArchivedModel:
-    manifest = read_json(read(MANIFEST), MANIFEST)
-    model = manifest.get("model")
-    config = text_of(model.get("configFile")) if isinstance(model, Mapping) else ""
+    path = next((each for each in MANIFESTS if each in files), MANIFESTS[0])
+    manifest = read_json(read(path), path)
+    config = ""
+    for part, key in (("model", "configFile"), ("workflow", "specFile")):
+        about = manifest.get(part)
+        config = config or (text_of(about.get(key)) if isinstance(about, Mapping) else "")
     return ArchivedModel(
         archive=name,
         manifest=manifest,

@@ -38,6 +38,14 @@ class ModelVersionNotFound(NotFound):
     """A version that is not served, of a model that is."""
 
 
+class WorkflowNotFound(NotFound):
+    """A workflow that is not served."""
+
+
+class WorkflowFailed(TpyError):
+    """The failure of a workflow: of one of its nodes."""
+
+
 class HandlerFailed(TpyError):
     """The failure of a handler, or of the process that it runs in."""
 
@@ -51,6 +59,10 @@ def error_reply(error: TpyError) -> HttpReply:
     match error:
         case HandlerFailed():
             status, kind = HTTP_STATUS[error.error.code], "InternalServerException"
+        case WorkflowFailed():
+            status, kind = HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerException"
+        case WorkflowNotFound():
+            status, kind = HTTPStatus.NOT_FOUND, "WorkflowNotFoundException"
         case ModelNotFound():
             status, kind = HTTPStatus.NOT_FOUND, "ModelNotFoundException"
         case ModelVersionNotFound():

@@ -16,7 +16,7 @@ from tpy.frontends.access import CREDENTIAL_NAMES, submit
 from tpy.frontends.http.generate import Responses
 from tpy.frontends.http.infer import InferEndpoint, open_record
 from tpy.frontends.http.message import HttpReply, HttpRequest
-from tpy.frontends.torchserve.answers import HandlerFailed, ModelNotFound
+from tpy.frontends.torchserve.answers import HandlerFailed, ModelNotFound, WorkflowFailed, WorkflowNotFound
 from tpy.frontends.torchserve.versions import resolve
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription, Tensor
 
@@ -65,6 +65,15 @@ class PredictionsApi:
         finally:
             responses.cancel()
         return _reply(response)
+
+    async def run_workflow(self, request: HttpRequest, *, workflow: str) -> HttpReply:
+        """Run the nodes of a workflow, which is an ensemble. Raises TpyError."""
+        try:
+            return await self.predict(request, model=workflow)
+        except ModelNotFound:
+            raise WorkflowNotFound(f"Workflow not found: {echo(workflow)}") from None
+        except HandlerFailed as failed:
+            raise WorkflowFailed(failed.message) from None
 
     def _headers(self, request: HttpRequest) -> bytes:
         """The headers that a handler is told."""

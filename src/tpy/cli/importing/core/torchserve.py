@@ -22,6 +22,7 @@ from tpy.cli.importing.core.plan import (
     text_of,
 )
 from tpy.cli.importing.core.torchserve_settings import Settings, read_settings
+from tpy.cli.importing.core.torchserve_workflows import ensemble_of, read_workflow
 from tpy.config import ModelConfig
 from tpy.config.model_config import ModelInput, ModelOutput, ModelParameter, VersionPolicy, VersionPolicyAll
 from tpy.messages import DataType
@@ -62,21 +63,21 @@ _PROPERTIES: Final = {
     "decode_input_request": "bodies of JSON and text are always decoded",
     "limit_max_image_pixels": "the limit of Pillow holds",
     "model_snapshot": "the models of the snapshot are not restored: the folder says what is served",
-    "workflow_store": "workflows are not imported: write an ensemble",
 }
 """Keys of config.properties that are not carried over, and what to do."""
 
 _READ_PROPERTIES: Final = frozenset(
     {
         *("model_store", "load_models", "models", "default_workers_per_model", "default_response_timeout", "job_queue_size"),
-        *("service_envelope", "version"),
+        *("service_envelope", "version", "workflow_store"),
     }
 )
 
 
 class ArchivedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of an archive. `archive` is its name; `config` its model-config.yaml; `imports` are the modules of TorchServe's
-    package that each of its Python files imports; `contents` makes its files the folder `archive`."""
+    """The facts of an archive. `archive` is its name; `config` its model-config.yaml, or the specification of a workflow;
+    `imports` are the modules of TorchServe's package that each of its Python files imports; `contents` makes its files the folder
+    `archive`; `parts` are the archives of a workflow's models, by name."""
 
     archive: str
     manifest: Mapping[str, Any]
@@ -84,6 +85,7 @@ class ArchivedModel(msgspec.Struct, frozen=True, kw_only=True):
     config: Mapping[str, Any]
     imports: Mapping[str, frozenset[str]]
     contents: Copy | Unpack
+    parts: Mapping[str, ArchivedModel] = {}
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,16 +118,19 @@ def plan_torchserve(
     """The plan; `trust`: handlers may run in the server. Archives of one name are versions of one model."""
     refusals = list(refused)
     models: dict[str, list[_Version]] = {}
+    plans: list[ModelPlan] = []
     for archive in archives:
         try:
-            version = _version(archive, server)
             if not trust:
-                handler = text_of(version.model.get("handler"))
+                handler = text_of(_about(archive).get("handler"))
                 raise Unimportable(f"its handler, {handler}, is code that runs in the server; --trust imports it all the same")
-            models.setdefault(version.name, []).append(version)
+            if "workflow" in archive.manifest:
+                plans += _workflow(archive, server, package)
+            else:
+                version = _version(archive, server)
+                models.setdefault(version.name, []).append(version)
         except Unimportable as error:
             refusals.append(Part(archive.archive, str(error)))
-    plans = []
     for name, versions in models.items():
         try:
             plans.append(_model(name, versions, server, package))
@@ -134,13 +139,50 @@ def plan_torchserve(
     return Plan(kind="TorchServe", models=plans, refused=refusals)
 
 
-def _version(archive: ArchivedModel, server: Server) -> _Version:
-    if "workflow" in archive.manifest:
-        raise Unimportable("a workflow: import its models, and write an ensemble of them")
-    model = archive.manifest.get("model")
-    if not isinstance(model, Mapping):
-        raise Unimportable("MAR-INF/MANIFEST.json says nothing about a model")
-    name = require_name(text_of(model.get("modelName")))
+def _about(archive: ArchivedModel) -> Mapping[str, Any]:
+    """The manifest about the model, or the workflow. Raises Unimportable."""
+    for key in ("workflow", "model"):
+        if isinstance(said := archive.manifest.get(key), Mapping):
+            return said
+    raise Unimportable("MAR-INF/MANIFEST.json says nothing about a model")
+
+
+def _workflow(archive: ArchivedModel, server: Server, package: Package) -> list[ModelPlan]:
+    """Models of the nodes, whose names begin with that of the workflow, as in TorchServe, and the ensemble. Raises
+    Unimportable."""
+    workflow = read_workflow(archive.manifest, archive.config, archive.files)
+    plans = []
+    for node in workflow.nodes:
+        name = f"{workflow.name}__{node.name}"
+        parameters = {} if node is workflow.nodes[-1] else {"TORCHSERVE_ANSWERS": "successes"}
+        if node.archive:
+            used = archive.parts.get(node.archive)
+            if used is None:
+                raise Unimportable(f"models: '{node.name}': there is no {node.archive} beside it")
+            try:
+                version = _version(used, Server(properties=server.properties), name, node.settings)
+            except Unimportable as error:
+                raise Unimportable(f"{node.archive}: {error}") from None
+        else:
+            handler = f"{workflow.handler}:{node.name}"
+            parameters["TORCHSERVE_HANDLER"] = handler
+            version = _Version(
+                name=name,
+                text="1.0",
+                model={"handler": handler},
+                archive=msgspec.structs.replace(archive, config={}),
+                settings=read_settings({"minWorkers": 1}, {}, {}),
+            )
+        plans.append(_model(name, [version], server, package, parameters))
+    return [*plans, ensemble_of(workflow, archive.archive, lambda node: f"{workflow.name}__{node}")]
+
+
+def _version(
+    archive: ArchivedModel, server: Server, name: str = "", settings_of_node: Mapping[str, Any] | None = None
+) -> _Version:
+    """The version of an archive; in a workflow under another name, with the settings there. Raises Unimportable."""
+    model = _about(archive)
+    name = require_name(name or text_of(model.get("modelName")))
     runtime = text_of(archive.manifest.get("runtime")) or "python"
     if runtime not in ("python", "python3"):
         raise Unimportable(f"runtime: '{runtime}': only handlers in Python can be imported")
@@ -151,7 +193,7 @@ def _version(archive: ArchivedModel, server: Server) -> _Version:
             raise Unimportable(f"{key}: there is no file '{path}'")
     text = text_of(model.get("modelVersion")) or "1.0"
     said = server.models.get(name)
-    own = said.get(text) if isinstance(said, Mapping) else None
+    own = settings_of_node or (said.get(text) if isinstance(said, Mapping) else None)
     settings = read_settings(archive.config, own if isinstance(own, Mapping) else {}, server.properties)
     return _Version(name=name, text=text, model=model, archive=archive, settings=settings)
 
@@ -168,7 +210,9 @@ def _require_handler(handler: str, files: frozenset[str]) -> None:
         raise Unimportable(f"handler: '{handler}' is neither in the archive nor one of {', '.join(STOCK)}")
 
 
-def _model(name: str, versions: Sequence[_Version], server: Server, package: Package) -> ModelPlan:
+def _model(
+    name: str, versions: Sequence[_Version], server: Server, package: Package, more: Mapping[str, str] | None = None
+) -> ModelPlan:
     numbers = _numbers([each.text for each in versions])
     newest = max(versions, key=lambda each: numbers[each.text])
     files: list[Copy | Text | Unpack] = []
@@ -186,13 +230,14 @@ def _model(name: str, versions: Sequence[_Version], server: Server, package: Pac
     settings = newest.settings
     envelope, lost = _envelope(server)
     lost += [*settings.lost, *_missing_modules(versions, package), *_others(versions, newest), *_properties(server)]
-    if "minWorkers" not in newest.archive.config and not server.properties.get("default_workers_per_model"):
+    if more is None and "minWorkers" not in newest.archive.config and not server.properties.get("default_workers_per_model"):
         lost.append(Part("default_workers_per_model", "TorchServe starts a worker for each GPU or core; see instance_group"))
     steps, footer = _environment(newest, numbers[newest.text])
     parameters = {
         **settings.parameters,
         "TORCHSERVE_VERSIONS": ModelParameter(string_value=" ".join(f"{numbers[each.text]}={each.text}" for each in versions)),
         **({"TORCHSERVE_ENVELOPE": ModelParameter(string_value=envelope)} if envelope else {}),
+        **{key: ModelParameter(string_value=value) for key, value in (more or {}).items()},
     }
     config = ModelConfig(
         backend="python",

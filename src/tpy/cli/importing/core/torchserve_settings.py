@@ -21,6 +21,7 @@ _LOST: Final = {
     "maxRetryTimeoutInSec": "an instance that ended is started again for as long as the model is loaded",
     "parallelLevel": "an instance is one process; give an engine that runs on several GPUs its own model",
     "parallelType": "an instance is one process; give an engine that runs on several GPUs its own model",
+    "retryAttempts": "a request is not tried again: a client can do that",
     "startupTimeout": "start the server with --backend-config=python,initialize-timeout-seconds=N, of all models",
     "torchrun": "an instance is one process; give an engine that runs on several GPUs its own model",
     "useJobTicket": "requests wait in the queue of the model: see max_queue_size",

@@ -46,7 +46,7 @@ class TritonPythonModel:
         sys.dont_write_bytecode = True  # what appears in a model repository looks like a change of the model
         sys.path.insert(0, folder)
         os.chdir(folder)  # where TorchServe's workers are
-        manifest = json.loads(_text(os.path.join(folder, "MAR-INF", "MANIFEST.json")))
+        manifest = _manifest(folder)
         model = manifest_model(manifest)
         config = json.loads(args["model_config"])
         parameters = config.get("parameters", {})
@@ -61,6 +61,7 @@ class TritonPythonModel:
             model_yaml_config=_config_of(folder, config_file) if config_file else {},
         )
         handler = _parameter(parameters, "TORCHSERVE_HANDLER") or model.get("handler", "")
+        self._only_successes = _parameter(parameters, "TORCHSERVE_ANSWERS") == "successes"
         self._handle, initialize = find_entry_point(handler, _parameter(parameters, "TORCHSERVE_ENVELOPE"))
         initialize(self._context)
 
@@ -82,7 +83,12 @@ class TritonPythonModel:
                 del rows[begin:], processors[begin:]
                 places.append(error)
         answers = self._answers(rows, processors, ids) if rows else []
-        return [_response(place, answers) for place in places]
+        responses = [_response(place, answers) for place in places]
+        if self._only_successes and isinstance(answers, list):
+            for at, place in enumerate(places):
+                if isinstance(place, slice) and (failed := [each for each in answers[place] if each.status >= _ERROR]):
+                    responses[at] = pb_utils.InferenceResponse(error=_failure(failed[0].response.decode("utf-8", "replace")))
+        return responses
 
     def _answers(
         self, rows: list[dict[str, Any]], processors: list[RequestProcessor], ids: dict[int, str]
@@ -98,6 +104,8 @@ class TritonPythonModel:
             outputs = self._handle(rows, context)
         except PredictionException as error:
             self._log_failure("answered with an error")
+            if self._only_successes:
+                return _failure(error.message)
             text = {"code": error.error_code, "type": "InternalServerException", "message": error.message}
             answer = _Answer(json.dumps(text, indent=2).encode() + b"\n", error.error_code, _JSON_HEADERS)
             return [answer] * len(rows)
@@ -124,7 +132,16 @@ class TritonPythonModel:
         pb_utils.Logger.log_error(f"the handler {what} (model '{self._context.model_name}'):\n{traceback.format_exc()}")
 
 
+_ERROR = 400
+"""The lowest status of an error."""
+
 _JSON_HEADERS = '{"content-type": "application/json"}'
+
+
+def _manifest(folder: str) -> Any:
+    """That of the archive in this folder; an archive of a workflow has its functions."""
+    names = (os.path.join(folder, each, "MANIFEST.json") for each in ("MAR-INF", "WAR-INF"))
+    return json.loads(_text(next(each for each in names if os.path.exists(each))))
 
 
 def _config_of(folder: str, file: str) -> Any:
