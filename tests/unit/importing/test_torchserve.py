@@ -359,7 +359,7 @@ def test_workflows_of_a_store(tmp_path: Path) -> None:
         ("models: {}\n", "workflow.yaml: expected models and dag"),
         ("models: []\ndag: {}\n", "workflow.yaml: expected models and dag"),
         ("models: {}\ndag: {}\n", "dag: expected a chain with one begin, got none; "),
-        ("models: {}\ndag: {a: 1}\n", "dag: expected names, each with the list of those that follow it"),
+        ("models: {}\ndag: {a: 1}\n", "dag: expected names, each with the list of the nodes that follow it"),
         ("models: {}\ndag: {a: [b, c]}\n", "dag: 'a' leads to b, c: only chains are imported; "),
         ("models: {}\ndag: {a: [c], b: [c]}\n", "dag: 'c' follows several nodes: only chains are imported; "),
         ("models: {}\ndag: {a: [b], b: [a]}\n", "dag: expected a chain with one begin, got none; "),

@@ -94,7 +94,7 @@ def _chain(dag: Mapping[Any, Any]) -> list[str]:
         if isinstance(targets, str):
             targets = [targets]
         if not isinstance(name, str) or not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
-            raise Unimportable("dag: expected names, each with the list of those that follow it")
+            raise Unimportable("dag: expected names, each with the list of the nodes that follow it")
         if len(targets) > 1:
             raise Unimportable(f"dag: '{name}' leads to {', '.join(targets)}: only chains are imported; {_INSTEAD}")
         if targets:
