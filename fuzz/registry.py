@@ -7,7 +7,7 @@ from fuzz.cache import targets as cache
 from fuzz.config import targets as config
 from fuzz.control import targets as control
 from fuzz.decoupled import targets as decoupled
-from fuzz.engine import memory_budget, rollouts
+from fuzz.engine import memory_budget, memory_trend, rollouts
 from fuzz.engine import targets as engine
 from fuzz.grpc import targets as grpc
 from fuzz.hot import targets as hot
@@ -83,6 +83,8 @@ TARGETS: tuple[Target, ...] = (
     worker.WINDOW_CANARY,
     memory_budget.MEMORY_BUDGET,
     memory_budget.CANARY,
+    memory_trend.MEMORY_TREND,
+    memory_trend.CANARY,
     rollouts.ROLLOUT,
     rollouts.CANARY,
     engine.CIRCLES,

@@ -151,6 +151,18 @@ FIRING: list[dict[str, Any]] = [
         "summary": "instances of m were started again 12 times in ten minutes",
     },
     {
+        "alert": "TpyModelLeaks",
+        "input": {'tpy_model_leaking_instances{instance="a",model="m"}': "0x5 2x10"},
+        "labels": {"severity": "warning", "instance": "a", "model": "m"},
+        "summary": "memory of m grows with each request: tpy explain m",
+    },
+    {
+        "alert": "TpyServerLeaks",
+        "input": {'tpy_server_leaks{instance="a"}': "0x5 1x10"},
+        "labels": {"severity": "warning", "instance": "a"},
+        "summary": "the server's own process on a grows with each request: its log names the models in it",
+    },
+    {
         "alert": "TpyRepositoryUnreachable",
         "input": {'tpy_repository_reachable{instance="a",repository="s3://b"}': "0x15"},
         "labels": {"severity": "warning", "instance": "a", "repository": "s3://b"},

@@ -22,6 +22,7 @@ from tpy.messages import (
     InstanceState,
     LevelActivity,
     MemberActivity,
+    MemoryGrowth,
     ModelExplanation,
     QueueActivity,
     RecentActivity,
@@ -30,7 +31,7 @@ from tpy.messages import (
     TenantActivity,
     WaitReason,
 )
-from tpy.units import NS_PER_MS, NS_PER_S
+from tpy.units import KIB, MIB, NS_PER_MS, NS_PER_S
 
 FULL = ModelExplanation(
     name="m",
@@ -54,7 +55,22 @@ FULL = ModelExplanation(
     ),
     instances=(
         InstanceActivity(name="m_0", kind="KIND_GPU", device_id=1, state=InstanceState.EXECUTING, executing_ns=NS_PER_S, held=1),
-        InstanceActivity(name="m_1", kind="KIND_CPU", state=InstanceState.FAILED, reason="killed\x1b"),
+        InstanceActivity(
+            name="m_1",
+            kind="KIND_CPU",
+            state=InstanceState.FAILED,
+            reason="killed\x1b",
+            memory=MemoryGrowth(
+                first_bytes=100 * MIB,
+                last_bytes=150 * MIB,
+                requests=50_000,
+                period_ns=50 * 60 * NS_PER_S,
+                trend_bytes=MIB,
+                trend_bytes_min=-4 * KIB,
+                trend_bytes_max=2 * MIB,
+                leaks=True,
+            ),
+        ),
     ),
     recent=RecentActivity(window_ns=10 * NS_PER_S, batches=9, batch_size_mean=2.5, execution_ns_mean=NS_PER_MS, busy=0.5),
     batch_sizes={1: 3, 4: 9},
@@ -79,6 +95,7 @@ def test_an_explanation_as_lines() -> None:
         "  sequences   3 live, 1 of them waiting for one of 2 slots",
         "  instance    m_0 on GPU 1: executing for 1 s, holds 1, 0 batches done",
         "  instance    m_1 on CPU: failed: killed?",
+        "  memory      m_1: 100 MiB, 50 min later 150 MiB, +1,024 KiB per 1,000 requests (from -4 to +2,048)",
         "  recent      busy 50% of the last 10 s; 9 batches of 2.5 rows in 1 ms on average",
         "  batch sizes 1: 25%, 4: 75% of 12 batches",
         "  cache       answered 75% of 4; 2 waiting in front of it",

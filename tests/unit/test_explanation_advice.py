@@ -17,6 +17,7 @@ from tpy.messages import (
     InstanceState,
     LevelActivity,
     MemberActivity,
+    MemoryGrowth,
     ModelExplanation,
     QueueActivity,
     RecentActivity,
@@ -25,7 +26,7 @@ from tpy.messages import (
     TuningActivity,
     WaitReason,
 )
-from tpy.units import NS_PER_MS, NS_PER_S
+from tpy.units import MIB, NS_PER_MS, NS_PER_S
 from tpy_data.engine.explanation.core.advice import RULES, findings
 from tpy_data.engine.explanation.core.recent import recent_activity
 
@@ -42,6 +43,19 @@ WAITING = EngineActivity(queue=QueueActivity(waits_for=WaitReason.INSTANCE, leve
 
 def waits(reason: WaitReason, **changes: object) -> EngineActivity:
     return EngineActivity(queue=QueueActivity(waits_for=reason, levels=(LevelActivity(waiting=2),)), **changes)  # type: ignore[arg-type]
+
+
+def growth(mib_per_1000: int, *, leaks: bool = True) -> MemoryGrowth:
+    return MemoryGrowth(
+        first_bytes=100 * MIB,
+        last_bytes=(100 + 50 * mib_per_1000) * MIB,
+        requests=50_000,
+        period_ns=50 * 60 * NS_PER_S,
+        trend_bytes=mib_per_1000 * MIB,
+        trend_bytes_min=0,
+        trend_bytes_max=9 * MIB,
+        leaks=leaks,
+    )
 
 
 def facts(**changes: object) -> ModelExplanation:
@@ -153,6 +167,17 @@ TABLE: list[tuple[ModelExplanation, str, str]] = [
         facts(activity=EngineActivity(cache=CacheActivity(hits=1, misses=499))),
         "cache",
         "The response cache had 0.2% of 500 requests",
+    ),
+    (
+        facts(
+            instances=(
+                InstanceActivity(name="m_0", kind="KIND_CPU", memory=growth(5, leaks=False)),
+                InstanceActivity(name="m_1", kind="KIND_CPU", memory=growth(2)),
+                InstanceActivity(name="m_2", kind="KIND_CPU", memory=growth(3)),
+            )
+        ),
+        "memory",
+        "Instance 'm_2' (and 1 more) leaks: its process grew from 100 MiB to 250 MiB in 50 min and 50,000 requests, ",
     ),
     (
         facts(activity=EngineActivity(members=(member("a"), member("b", waiting=7)))),

@@ -20,6 +20,7 @@ from tpy.messages import (
     FailureCounts,
     Histogram,
     Latency,
+    MemoryGrowth,
     MemoryUsage,
     ModelStatistics,
     Summary,
@@ -28,7 +29,14 @@ from tpy.refusals import Refusals
 from tpy.telemetry.cache import cache_families
 from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample, openmetrics_page, text_page
 from tpy.telemetry.host import SERVER_FAMILIES, HostSampler, pinned_pool_families
-from tpy.telemetry.metrics import LATENCY_FAMILIES, dropped_lines_family, refused_family, render, server_load_family
+from tpy.telemetry.metrics import (
+    LATENCY_FAMILIES,
+    dropped_lines_family,
+    refused_family,
+    render,
+    server_growth_families,
+    server_load_family,
+)
 from tpy.telemetry.repositories import RepositoryUse, held_models, repository_families
 from tpy.telemetry.rollouts import RolloutShare, rollout_families
 from tpy.tenants import TenantRules
@@ -53,6 +61,17 @@ def latencies() -> tuple[Latency, ...]:
     )
 
 
+GROWTH = MemoryGrowth(
+    first_bytes=5,
+    last_bytes=9,
+    requests=1000,
+    period_ns=1,
+    trend_bytes=4,
+    trend_bytes_min=3,
+    trend_bytes_max=5,
+    leaks=True,
+)
+
 MODEL = ModelStatistics(
     name='m"\\1\n',
     version=1,
@@ -62,6 +81,7 @@ MODEL = ModelStatistics(
         for size, count in ((1, 4), (3, 2), (4, 1), (2000, 1))
     ),
     memory_usage=(MemoryUsage(kind="GPU", id=1, byte_size=7),),
+    memory_growths=(GROWTH, GROWTH),
     latencies=latencies(),
     caches=True,
     max_batch_size=4,
@@ -85,6 +105,7 @@ def page(*, openmetrics: bool, more: Sequence[MeasuredFamily] = ()) -> str:
         refused_family(Refusals().counts),
         dropped_lines_family({"server": 0}),
         server_load_family([MODEL]),
+        *server_growth_families(GROWTH),
         *more,
     ]
     return render([MODEL], host, caching=True, openmetrics=openmetrics).decode()

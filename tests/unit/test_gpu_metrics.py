@@ -158,6 +158,12 @@ class NoModels:
     def custom_metrics(self) -> tuple[()]:
         return ()
 
+    def growth(self) -> None:
+        return None
+
+    async def watch_memory(self) -> None:
+        await trio.sleep_forever()
+
 
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_the_page_of_a_server_with_gpus(allowed: bool, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery) -> None:

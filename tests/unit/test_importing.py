@@ -31,6 +31,8 @@ NOT_NEEDED = (
     "tpy_data.backends.python",
     "tpy.tenants",
     "tpy_data.engine.budget",
+    "tpy_data.engine.explanation.core.advice",
+    "tpy_data.engine.memory",
     "tpy_data.engine.runtimes.on_demand_runtime",
     "tpy_data.engine.tenancy",
     "tpy_data.schedulers.core.fair_queue",

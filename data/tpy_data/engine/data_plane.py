@@ -19,7 +19,16 @@ from tpy.devices import NO_DEVICES, Devices
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, Unsupported
 from tpy.ids import ModelId
-from tpy.messages import CacheStatistics, CalledActivity, Latency, ModelCounters, ModelExplanation, ModelStatistics
+from tpy.limits import MEMORY_LOOK_S
+from tpy.messages import (
+    CacheStatistics,
+    CalledActivity,
+    Latency,
+    MemoryGrowth,
+    ModelCounters,
+    ModelExplanation,
+    ModelStatistics,
+)
 from tpy.observers import RequestObservers
 from tpy.services import LoadingService
 from tpy.state import ModelStateStore, ObservedWriter
@@ -34,7 +43,6 @@ from tpy_data.engine.caching.cached_engine import CachedEngine
 from tpy_data.engine.calls.model_calls import EngineCalls
 from tpy_data.engine.channels.rate_limiter import RateLimiter
 from tpy_data.engine.explanation.core.recent import recent_activity
-from tpy_data.engine.explanation.model_explanation import explain
 from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.engine.loading.loaded_version import Backends, Loader
 from tpy_data.engine.loading.placing import Machine
@@ -51,6 +59,7 @@ from tpy_data.schedulers.core.rate_limiter import Supply
 
 if TYPE_CHECKING:
     from tpy_data.engine.budget.memory_budget import MemoryBudget
+    from tpy_data.engine.memory.memory_watch import MemoryWatch
     from tpy_data.engine.tenancy.tenancy import Tenancy
 
 _log = logging.getLogger(__name__)
@@ -118,6 +127,8 @@ class DataPlane:
         self._table = shared.table
         self._cache = shared.cache
         self._clock = shared.clock
+        self._executor = shared.executor
+        self._memory: MemoryWatch | None = None
         self.deliveries = shared.deliveries
 
     def use_repository(self, repository: LoadingService) -> None:
@@ -180,6 +191,23 @@ class DataPlane:
         """The metrics of tenants."""
         return () if self.tenancy is None else self.tenancy.families()
 
+    async def watch_memory(self) -> None:
+        """Watch whether the server or a model leaks, until cancelled."""
+        await trio.sleep(MEMORY_LOOK_S)
+        from tpy_data.engine.memory.memory_watch import MemoryWatch  # no server is kept from its start for this
+
+        self._memory = MemoryWatch(self._table.all, self._clock, self._executor, self._cached_bytes)
+        await self._memory.run()
+
+    def growth(self) -> MemoryGrowth | None:
+        """The growth of the server's own process; None while that is not known."""
+        return None if self._memory is None else self._memory.server.growth
+
+    def _cached_bytes(self) -> int:
+        """Memory of the response cache, which fills up to its size and leaks nothing."""
+        found = self.cache_statistics()
+        return 0 if found is None else found.bytes_used
+
     def rollout_families(self) -> Sequence[MeasuredFamily]:
         """The metrics of rollouts."""
         return self.rollouts.families()
@@ -208,6 +236,8 @@ class DataPlane:
 
     def explain(self, model_name: str, version: int | None = None) -> Sequence[ModelExplanation]:
         """As `DiagnosticsService.explain`: of the versions that are switched in."""
+        from tpy_data.engine.explanation.model_explanation import explain  # most servers are never asked
+
         now_ns = self._clock.now_ns()
         return [
             explain(model, served, now_ns, self._called_by(model.name, now_ns))
@@ -437,6 +467,7 @@ def _statistics(model: ModelId, served: Served, *, with_latencies: bool) -> Mode
         pending_requests=engine.snapshot().queued,
         load_duration_ns=served.load_duration_ns,
         memory_usage=served.memory_usage(),
+        memory_growths=tuple(growth for each in served.processes() if (growth := each.growth) is not None),
         executing_s=served.executing_s(),
         load=served.load(),
         instance_restarts=served.restarts(),

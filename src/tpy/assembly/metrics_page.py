@@ -16,7 +16,7 @@ from tpy.telemetry.cache import cache_families
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.gpus import GpuSampler, gpu_uses
 from tpy.telemetry.host import HostSampler, pinned_pool_families
-from tpy.telemetry.metrics import dropped_lines_family, refused_family, render, server_load_family
+from tpy.telemetry.metrics import dropped_lines_family, refused_family, render, server_growth_families, server_load_family
 from tpy_data.engine import DataPlane
 from tpy_data.gpus import NO_GPUS, GpuInventory
 
@@ -49,8 +49,9 @@ class MetricsPage:
         self._load = ServerLoad(data.statistics, data.custom_metrics, lambda: self._sampler.families)
 
     async def sample(self) -> None:
-        """Sample the machine at the interval of the options, for ever."""
+        """Sample the machine at the interval of the options, and have memory watched, for ever."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._data.watch_memory)
             if self._options.metrics.machine:
                 nursery.start_soon(self._sample_machine)
             if self._options.metrics.gpus and self._gpus.uuids:
@@ -79,6 +80,7 @@ class MetricsPage:
             *cache_families(self._data.cache_statistics()),
             *pinned_pool_families(self._pinned.total_bytes, self._pinned.used_bytes),
             *self._repositories(),
+            *server_growth_families(self._data.growth()),
             refused_family(self._refusals.counts),
             dropped_lines_family(self._dropped_lines()),
         ]

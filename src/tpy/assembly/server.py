@@ -5,7 +5,7 @@
     +-- control plane       run_control_plane: watches repositories, writes what is desired
     +-- data plane          open_data_plane: one nursery for all model versions; leaving it finishes requests and unloads
         +-- readiness       tells frontends when readiness may have changed
-        +-- machine         samples CPU, memory and GPUs for the metrics
+        +-- machine         samples CPU, memory and GPUs for the metrics; watches memory
             +-- ports       of all frontends (assembly/frontends.py); they open when the models of the start have settled, as
                             Triton's, or before, with --serve-while-loading
 

@@ -65,7 +65,8 @@ class HasHostMemory(Protocol):
     """A ModelInstance may have this as well: one in a separate process does. Of others the growth of this process counts."""
 
     def host_memory_bytes(self) -> int:
-        """Returns its memory on the host, now. Called once, in the instance's thread, when it has been made and warmed up."""
+        """Returns its memory on the host, now; 0 when that cannot be known. Called in the instance's thread when it has been made
+        and warmed up; then about once a minute in another one, also beside `execute`, and after `close`."""
         ...
 
 

@@ -133,3 +133,10 @@ RECORDING_PATTERNS_MAX: Final = 100
 
 RECORDING_CLOSE_S_MAX: Final = 5.0
 """A server that stops waits so long for the disk, which may hang."""
+
+MEMORY_LOOK_S: Final = 60.0
+"""Seconds between two readings of the memory of the server and of its workers: 60 in the hour that shows a leak. One takes the
+kernel about a millisecond per GiB of the process."""
+
+LEAK_WARNING_S: Final = 3600.0
+"""A leak that goes on is told in the log again after so long."""

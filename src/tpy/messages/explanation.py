@@ -7,6 +7,8 @@ import enum
 
 import msgspec
 
+from tpy.messages.statistics import MemoryGrowth
+
 
 class WaitReason(enum.Enum):
     """The reasons why the first request in the queue is not executed yet."""
@@ -209,7 +211,8 @@ class InstanceState(enum.Enum):
 
 class InstanceActivity(msgspec.Struct, frozen=True, kw_only=True):
     """An instance: `held` batches were given to it, of which it works on `credit` at a time; `batches` are over since it was
-    started. `executing_ns`: the time that its present batch has taken so far. `recent` are its last batches, the newest last."""
+    started. `executing_ns`: the time that its present batch has taken so far. `recent` are its last batches, the newest last.
+    `memory` is there for one in a separate process, once its growth is known."""
 
     name: str
     kind: str
@@ -221,6 +224,7 @@ class InstanceActivity(msgspec.Struct, frozen=True, kw_only=True):
     credit: int = 1
     batches: int = 0
     recent: tuple[ExecutedBatch, ...] = ()
+    memory: MemoryGrowth | None = None
 
 
 class BatchingRules(msgspec.Struct, frozen=True, kw_only=True):

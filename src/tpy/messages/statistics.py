@@ -64,6 +64,21 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
     byte_size: int
 
 
+class MemoryGrowth(msgspec.Struct, frozen=True, kw_only=True):
+    """The growth of a process's memory over `period_ns`, an hour at most, in which `requests` were served: from `first_bytes` to
+    `last_bytes`, the lowest of the first and the last sixth of that time. `trend_bytes` are the bytes per 1,000 requests, in
+    single sixths between `trend_bytes_min` and `trend_bytes_max`."""
+
+    first_bytes: int
+    last_bytes: int
+    requests: int
+    period_ns: int
+    trend_bytes: int
+    trend_bytes_min: int
+    trend_bytes_max: int
+    leaks: bool
+
+
 class FailureCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Failed requests by the `reason` label of nv_inference_request_failure, and those refused on arrival: `refused_invalid` were
     malformed, `refused_queue_full` found a full queue, `refused_unavailable` a version that takes none any more. Triton does not
@@ -165,6 +180,7 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     finishing a batch, where that is long. `load`: demanded over available time of its instances, None without any.
     `instance_restarts`: failed instances that were started again. `latencies` are there for the metrics page only, where
     --metrics-config asks for them.
+    `memory_growths` are those of its instances in separate processes, once they are known.
     `max_batch_size` is that of its configuration. `generation` has the numbers of an engine, by name."""
 
     name: str
@@ -176,6 +192,7 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     batches: tuple[BatchStatistics, ...] = ()
     responses: tuple[ResponseStatistics, ...] = ()
     memory_usage: tuple[MemoryUsage, ...] = ()
+    memory_growths: tuple[MemoryGrowth, ...] = ()
     failures: FailureCounts = FailureCounts()
     pending_requests: int = 0
     load_duration_ns: int = 0

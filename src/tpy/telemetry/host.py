@@ -8,7 +8,16 @@ from pathlib import Path
 from tpy.telemetry.cache import CACHE_FAMILIES
 from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample
 from tpy.telemetry.gpus import GPU_FAMILIES
-from tpy.telemetry.metrics import BATCH_SIZE, DROPPED_LINES, FAMILIES, LATENCY_FAMILIES, REFUSED, SERVER_LOAD
+from tpy.telemetry.metrics import (
+    BATCH_SIZE,
+    DROPPED_LINES,
+    FAMILIES,
+    LATENCY_FAMILIES,
+    REFUSED,
+    SERVER_LEAKS,
+    SERVER_LOAD,
+    SERVER_TREND,
+)
 from tpy.telemetry.repositories import REPOSITORY_FAMILIES
 from tpy.telemetry.rollouts import ROLLOUT_FAMILIES
 from tpy.units import KIB
@@ -43,6 +52,8 @@ SERVER_FAMILIES: Mapping[str, MetricKind] = {
     REFUSED: MetricKind.COUNTER,
     DROPPED_LINES: MetricKind.COUNTER,
     SERVER_LOAD: MetricKind.GAUGE,
+    SERVER_TREND: MetricKind.GAUGE,
+    SERVER_LEAKS: MetricKind.GAUGE,
     **dict.fromkeys((CPU_UTILIZATION, MEMORY_TOTAL, MEMORY_USED, _PINNED_TOTAL, _PINNED_USED, *CACHE_FAMILIES), MetricKind.GAUGE),
 }
 """Every family of the server's own: models cannot have them."""

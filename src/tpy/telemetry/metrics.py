@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tpy.config.histograms import COMPUTE_DURATION, FIRST_RESPONSE, QUEUE_DURATION, REQUEST_DURATION
-from tpy.messages import Histogram, ModelStatistics
+from tpy.messages import Histogram, MemoryGrowth, ModelStatistics
 from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample, openmetrics_page, text_page
 from tpy.units import NS_PER_S, NS_PER_US
 
@@ -61,6 +61,16 @@ def _refusals(stats: ModelStatistics) -> Iterator[tuple[Mapping[str, str], float
 def _memory(stats: ModelStatistics) -> Iterator[tuple[Mapping[str, str], float]]:
     for usage in stats.memory_usage:
         yield {"type": usage.kind, "id": str(usage.id)}, usage.byte_size
+
+
+def _trend(stats: ModelStatistics) -> Iterator[tuple[Mapping[str, str], float]]:
+    if stats.memory_growths:
+        yield NO_LABELS, sum(growth.trend_bytes for growth in stats.memory_growths)
+
+
+def _leaking(stats: ModelStatistics) -> Iterator[tuple[Mapping[str, str], float]]:
+    if stats.memory_growths:
+        yield NO_LABELS, sum(growth.leaks for growth in stats.memory_growths)
 
 
 FAMILIES: Sequence[ModelFamily] = (
@@ -174,6 +184,18 @@ FAMILIES: Sequence[ModelFamily] = (
         values=_memory,
     ),
     ModelFamily(
+        name="tpy_model_memory_trend_bytes",
+        kind=MetricKind.GAUGE,
+        help="Bytes that the processes of the model's instances have grown by over the last hour, per 1,000 requests",
+        values=_trend,
+    ),
+    ModelFamily(
+        name="tpy_model_leaking_instances",
+        kind=MetricKind.GAUGE,
+        help="Number of instances whose processes leak memory",
+        values=_leaking,
+    ),
+    ModelFamily(
         name="tpy_model_long_execution_seconds",
         kind=MetricKind.GAUGE,
         help="Seconds for which an instance has been executing without finishing a batch, 0 while that is not long",
@@ -239,6 +261,8 @@ LATENCY_FAMILIES: Mapping[str, tuple[MetricKind, str]] = {
 REFUSED = "tpy_requests_refused_total"
 DROPPED_LINES = "tpy_log_lines_dropped_total"
 SERVER_LOAD = "tpy_server_load"
+SERVER_TREND = "tpy_server_memory_trend_bytes"
+SERVER_LEAKS = "tpy_server_leaks"
 BATCH_SIZE = "tpy_inference_batch_size"
 _BATCH_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 
@@ -300,6 +324,23 @@ def server_load_family(models: Iterable[ModelStatistics]) -> MeasuredFamily:
     load = max((stats.load for stats in models if stats.load is not None), default=0.0)
     text = "The highest tpy_load of the models that are loaded"
     return MeasuredFamily(name=SERVER_LOAD, kind=MetricKind.GAUGE, help=text, samples=[Sample(NO_LABELS, round(load, 4))])
+
+
+def server_growth_families(growth: MemoryGrowth | None) -> Iterator[MeasuredFamily]:
+    """The families of the memory of the server's own process, without samples before its growth is known."""
+    known = [] if growth is None else [growth]
+    yield MeasuredFamily(
+        name=SERVER_TREND,
+        kind=MetricKind.GAUGE,
+        help="Bytes that the server's own process has grown by over the last hour, per 1,000 requests",
+        samples=[Sample(NO_LABELS, each.trend_bytes) for each in known],
+    )
+    yield MeasuredFamily(
+        name=SERVER_LEAKS,
+        kind=MetricKind.GAUGE,
+        help="1 while the server's own process leaks memory, else 0",
+        samples=[Sample(NO_LABELS, each.leaks) for each in known],
+    )
 
 
 def dropped_lines_family(counts: Mapping[str, int]) -> MeasuredFamily:

@@ -100,6 +100,7 @@ EXPLANATIONS = {
                     "credit": 1,
                     "batches": 0,
                     "recent": [{"begin_ns": 5, "end_ns": 7, "batch_size": 2}],
+                    "memory": None,
                 }
             ],
             "recent": {"window_ns": 0, "batches": 0, "batch_size_mean": 0.0, "execution_ns_mean": 0, "busy": 0.0},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpy.backend import InstancePlacement
-from tpy.messages import ExecutedBatch, InstanceActivity, InstanceState
+from tpy.messages import ExecutedBatch, InstanceActivity, InstanceState, MemoryGrowth
 from tpy_data.engine.channels.rate_limiter import InstanceGate
 from tpy_data.engine.versions.version_engine import InstanceSlot
 
@@ -20,13 +20,19 @@ def failed_instance(placement: InstancePlacement, reason: str) -> InstanceActivi
 
 
 def live_instance(
-    placement: InstancePlacement, slot: InstanceSlot | None, gate: InstanceGate | None, now_ns: int, *, leaves: bool
+    placement: InstancePlacement,
+    slot: InstanceSlot | None,
+    gate: InstanceGate | None,
+    now_ns: int,
+    *,
+    leaves: bool,
+    memory: MemoryGrowth | None = None,
 ) -> InstanceActivity:
     """One that is there. `slot` None: it is passive; `leaves`: it takes nothing more."""
     kind = placement.kind.name
     if slot is None:
         return InstanceActivity(
-            name=placement.name, kind=kind, device_id=placement.device_id, state=InstanceState.PASSIVE, credit=0
+            name=placement.name, kind=kind, device_id=placement.device_id, state=InstanceState.PASSIVE, credit=0, memory=memory
         )
     recent = tuple(ExecutedBatch(times.start_ns, times.start_ns + sum(times[1:]), rows) for rows, times in slot.recent)
     state, executing_ns = InstanceState.IDLE, 0
@@ -45,4 +51,5 @@ def live_instance(
         credit=slot.credit,
         batches=slot.completed,
         recent=recent,
+        memory=memory,
     )

@@ -57,6 +57,10 @@ class InstanceSet:
         """The sum of `memory_usage`."""
         return sum([usage.byte_size for member in self._members for usage in member.memory])
 
+    def processes(self) -> list[SupervisedInstance]:
+        """As `Served.processes`."""
+        return [member for member in self._members if member.process is not None]
+
     def load(self) -> float:
         """As `Served.load`."""
         return self._recipe.engine.load()
@@ -83,14 +87,15 @@ class InstanceSet:
         return min((member.executing_s for member in self._members if member.alive and not member.placed.passive), default=0.0)
 
     def remark(self) -> str:
-        """The instances that execute for long, in words; "" for none."""
-        long = [member for member in self._members if member.reported_s]
-        lines = [
-            f"instance '{member.placed.placement.name}' for more than {member.reported_s:g} s" for member in long[:REMARKS_MAX]
+        """The instances that execute for long, and the leaking ones, in words; "" for none."""
+        long = [
+            f"instance '{member.name}' for more than {member.reported_s:g} s" for member in self._members if member.reported_s
         ]
-        if len(long) > REMARKS_MAX:
-            lines.append(f"{len(long) - REMARKS_MAX} more")
-        return f"still executing a batch: {', '.join(lines)}" if lines else ""
+        leaking = [
+            f"instance '{member.name}'" for member in self._members if (growth := member.growth) is not None and growth.leaks
+        ]
+        remarks = (_remark("still executing a batch", long), _remark("memory leaks", leaking))
+        return "; ".join(filter(None, remarks))
 
     def reason(self) -> str:
         """The reason why no instance is alive: that of the last one in order that failed."""
@@ -175,6 +180,13 @@ class InstanceSet:
     def counts(self) -> Counter[str]:
         """Instances by group, for logs."""
         return Counter(member.placed.placement.group for member in self._members)
+
+
+def _remark(what: str, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = [f"{len(names) - REMARKS_MAX} more"] if len(names) > REMARKS_MAX else []
+    return f"{what}: {', '.join([*names[:REMARKS_MAX], *more])}"
 
 
 def _same_place(one: PlacedInstance, other: PlacedInstance) -> bool:

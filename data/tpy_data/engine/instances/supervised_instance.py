@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -24,7 +24,7 @@ from tpy.limits import (
     INSTANCE_CLOSE_S_MAX,
     LONG_EXECUTION_S,
 )
-from tpy.messages import InstanceActivity, MemoryUsage
+from tpy.messages import InstanceActivity, MemoryGrowth, MemoryUsage
 from tpy_data.engine.channels.channel import InstanceChannel, ThreadChannel
 from tpy_data.engine.channels.process_channel import open_channel
 from tpy_data.engine.channels.rate_limiter import InstanceGate
@@ -38,6 +38,9 @@ from tpy_data.engine.versions.version_engine import InstanceSlot, VersionEngine
 from tpy_data.exception_text import exception_text
 from tpy_data.executors.executor import Executor, Worker, call, see_through
 from tpy_data.executors.stacks import thread_stack
+
+if TYPE_CHECKING:
+    from tpy_data.engine.memory.core.memory_trend import MemoryTrend
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +70,8 @@ class SupervisedInstance:
     `start` makes it; then `supervise` must run, in a nursery of the caller's, until `stop` was called. `alive` says that it
     takes batches, `beyond_help` that it failed and could not be started again either; `on_change` is called when one of them
     changes while it is supervised, and after each attempt. `memory` is what it has had since it was made. `reported_s` are the
-    seconds last reported for a batch that takes long; 0 without such a batch."""
+    seconds last reported for a batch that takes long; 0 without such a batch. `trend` is that of its process, as the memory
+    watch keeps it."""
 
     def __init__(
         self, numbers: Iterator[int], placed: PlacedInstance, recipe: InstanceRecipe, on_change: Callable[[], object]
@@ -78,6 +82,7 @@ class SupervisedInstance:
         self.reason = ""
         self.memory: tuple[MemoryUsage, ...] = ()
         self.reported_s = 0
+        self.trend: MemoryTrend | None = None
         self.ended = trio.Event()
         self._numbers = numbers
         self._number = -1  # of the instance that is there, or was there last: each has its own
@@ -98,9 +103,25 @@ class SupervisedInstance:
         self._retiring = False
 
     @property
+    def name(self) -> str:
+        """That of the instance, which its replacements have, too."""
+        return self.placed.placement.name
+
+    @property
     def instance(self) -> ModelInstance | None:
         """None while it is being started or has failed."""
         return self._instance
+
+    @property
+    def process(self) -> HasHostMemory | None:
+        """The instance, while it is there and in a separate process."""
+        instance: object = self._instance
+        return instance if isinstance(instance, HasHostMemory) else None
+
+    @property
+    def growth(self) -> MemoryGrowth | None:
+        """The growth of its process; None while that is not known."""
+        return None if self.trend is None else self.trend.growth
 
     @property
     def executing_s(self) -> float:
@@ -128,7 +149,7 @@ class SupervisedInstance:
         if self._instance is None or not self.alive:
             return failed_instance(placement, self.reason)
         leaves = self.closing or self._retiring
-        return live_instance(placement, self._slot, self._recipe.gate, now_ns, leaves=leaves)
+        return live_instance(placement, self._slot, self._recipe.gate, now_ns, leaves=leaves, memory=self.growth)
 
     async def start(self) -> None:
         """Make the instance and warm it up, both in its thread, and give it work. Raises TpyError with the reason."""
@@ -184,6 +205,10 @@ class SupervisedInstance:
         """Begin nothing new, and stop when nothing ties requests to this instance any more."""
         self._retiring = True
         self._recipe.engine.retire_instance(self._number, self.stop)
+
+    def leak_changed(self) -> None:
+        """It leaks now, or does not any more, as `growth` says."""
+        self._on_change()
 
     def give_up_starting(self) -> None:
         """Wait no longer for an instance that is being made; it is left behind, and `start` raises."""
@@ -297,7 +322,7 @@ class SupervisedInstance:
         """Close the instance, if there is one, and its thread."""
         worker, instance = self._worker, self._instance
         self._worker = self._instance = None
-        self.alive, self.memory = False, ()
+        self.alive, self.memory, self.trend = False, (), None
         self.reported_s, self._long_since_s = 0, None
         if self._channel is not None:
             self._channel.close()

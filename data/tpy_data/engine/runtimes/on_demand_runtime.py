@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -33,7 +33,7 @@ from tpy_data.engine.requests.statistics import VersionStatistics
 from tpy_data.engine.runtimes.core import Phase
 from tpy_data.engine.runtimes.runtime import Runtime, Shared
 from tpy_data.engine.runtimes.version_runtime import VersionRuntime
-from tpy_data.engine.serving.serving_table import ServingTable
+from tpy_data.engine.serving.serving_table import ServedProcess, ServingTable
 from tpy_data.executors.executor import call
 
 _log = logging.getLogger(__name__)
@@ -158,6 +158,10 @@ class OnDemandRuntime(Runtime):
     def memory_usage(self) -> tuple[MemoryUsage, ...]:
         """As `Served.memory_usage`."""
         return () if self._inner is None else self._inner.memory_usage()
+
+    def processes(self) -> Sequence[ServedProcess]:
+        """As `Served.processes`."""
+        return () if self._inner is None else self._inner.processes()
 
     def _memory_bytes(self) -> int:
         return sum(usage.byte_size for usage in self.memory_usage())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from tpy_data.engine.requests.latencies import VersionLatencies
 from tpy_data.engine.requests.model_engine import ModelEngine
 from tpy_data.engine.runtimes.core import Phase, Running
 from tpy_data.engine.serving.served_copy import ServedCopy
-from tpy_data.engine.serving.serving_table import ServingTable
+from tpy_data.engine.serving.serving_table import ServedProcess, ServingTable
 from tpy_data.exception_text import exception_text
 from tpy_data.executors.executor import Executor, Worker
 
@@ -142,6 +142,10 @@ class Runtime(ABC):
 
     def memory_usage(self) -> tuple[MemoryUsage, ...]:
         """As `Served.memory_usage`."""
+        return ()
+
+    def processes(self) -> Sequence[ServedProcess]:
+        """As `Served.processes`."""
         return ()
 
     def counters(self) -> ModelCounters:

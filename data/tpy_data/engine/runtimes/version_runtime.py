@@ -33,6 +33,7 @@ from tpy_data.engine.runtimes.runtime import FAILED_TO_LOAD, Runtime, Shared
 from tpy_data.engine.sequences.sequence_peers import SequenceHolder
 from tpy_data.engine.sequences.sequences import Sequences
 from tpy_data.engine.serving.served_copy import ServedCopy
+from tpy_data.engine.serving.serving_table import ServedProcess
 from tpy_data.engine.versions.version_engine import VersionEngine
 from tpy_data.exception_text import exception_text
 from tpy_data.executors.executor import call, see_through
@@ -104,6 +105,10 @@ class VersionRuntime(Runtime):
     def memory_usage(self) -> tuple[MemoryUsage, ...]:
         """As `Served.memory_usage`: what its instances share, and theirs."""
         return total([self._shared_memory, () if self._instances is None else self._instances.memory_usage()])
+
+    def processes(self) -> Sequence[ServedProcess]:
+        """As `Served.processes`."""
+        return () if self._instances is None else self._instances.processes()
 
     def _memory_bytes(self) -> int:
         of_instances = 0 if self._instances is None else self._instances.memory_bytes()

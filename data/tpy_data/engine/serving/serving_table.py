@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from tpy.backend import HasHostMemory
 from tpy.ids import ModelId, Version
 from tpy.limits import HAVE_SERVED_REMEMBERED_MAX
-from tpy.messages import InferenceRequest, InstanceActivity, MemoryUsage, ModelCounters, ModelDescription
+from tpy.messages import InferenceRequest, InstanceActivity, MemoryGrowth, MemoryUsage, ModelCounters, ModelDescription
 from tpy.services import ResponseSink
 from tpy_data.engine.requests.handle import EngineHandle
 from tpy_data.engine.requests.model_engine import ModelEngine
 from tpy_data.engine.sequences.sequence_peers import SequencePeers
 from tpy_data.engine.serving.served_copy import ServedCopy
+
+if TYPE_CHECKING:
+    from tpy_data.engine.memory.core.memory_trend import MemoryTrend
+
+
+class ServedProcess(Protocol):
+    """An instance in a separate process, as the memory watch sees it. `trend` is the watch's, and gone with the process."""
+
+    trend: MemoryTrend | None
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def process(self) -> HasHostMemory | None:
+        """None while it is being started again."""
+        ...
+
+    @property
+    def growth(self) -> MemoryGrowth | None:
+        """That of `trend`."""
+        ...
+
+    def leak_changed(self) -> None:
+        """It leaks now, or does not any more, as `growth` says."""
+        ...
 
 
 class Served(Protocol):
@@ -53,6 +80,10 @@ class Served(Protocol):
 
     def memory_usage(self) -> tuple[MemoryUsage, ...]:
         """Memory by device, as it was when the version and its instances were made."""
+        ...
+
+    def processes(self) -> Sequence[ServedProcess]:
+        """Its instances in separate processes, as far as they are there."""
         ...
 
     def counters(self) -> ModelCounters:

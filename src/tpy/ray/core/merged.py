@@ -79,6 +79,7 @@ def _sum(a: ModelStatistics, b: ModelStatistics) -> ModelStatistics:
         batches=_merged((*a.batches, *b.batches), lambda each: each.batch_size, _sum_batches),
         responses=_merged((*a.responses, *b.responses), lambda each: each.index, _sum_responses),
         memory_usage=_merged((*a.memory_usage, *b.memory_usage), lambda each: (each.kind, each.id), _sum_memory),
+        memory_growths=(*a.memory_growths, *b.memory_growths),
         failures=_sum_failures(a.failures, b.failures),
         pending_requests=a.pending_requests + b.pending_requests,
         load_duration_ns=max(a.load_duration_ns, b.load_duration_ns),

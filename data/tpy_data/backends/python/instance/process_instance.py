@@ -117,7 +117,8 @@ class ProcessInstance:
 
     def host_memory_bytes(self) -> int:
         """As `HasHostMemory.host_memory_bytes`: the worker's."""
-        return 0 if self._pid is None else memory_bytes(self._pid)
+        pid = self._pid
+        return 0 if pid is None else memory_bytes(pid)
 
     @property
     def end_reason(self) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tpy.messages import InstanceActivity, InstanceState, LevelActivity, ModelExplanation, ResourceUse, WaitReason
-from tpy.units import NS_PER_MS, NS_PER_S
+from tpy.messages import InstanceActivity, InstanceState, LevelActivity, MemoryGrowth, ModelExplanation, ResourceUse, WaitReason
+from tpy.units import KIB, MIB, NS_PER_MS, NS_PER_S
 
 BUSY_MIN: Final = 0.8
 """From this share on instances are what binds."""
@@ -275,6 +275,19 @@ def _useless_cache(model: ModelExplanation) -> Finding | None:
     )
 
 
+def _leaks(model: ModelExplanation) -> Finding | None:
+    leaking = [(each.name, each.memory) for each in model.instances if each.memory is not None and each.memory.leaks]
+    if not leaking:
+        return None
+    name, growth = max(leaking, key=lambda each: each[1].trend_bytes)
+    more = f" (and {len(leaking) - 1} more)" if len(leaking) > 1 else ""
+    return Finding(
+        "memory",
+        f"Instance '{name}'{more} leaks: its process {grown(growth)}. Look for what `execute` keeps; until that is found, "
+        "unloading and loading the model gives the memory back.",
+    )
+
+
 RULES: Final[tuple[Rule, ...]] = (
     _not_alive,
     _long_execution,
@@ -290,7 +303,17 @@ RULES: Final[tuple[Rule, ...]] = (
     _missed_sizes,
     _idle_delay,
     _useless_cache,
+    _leaks,
 )
+
+
+def grown(growth: MemoryGrowth) -> str:
+    """Returns the growth of a process in words."""
+    minutes = round(growth.period_ns / (60 * NS_PER_S))
+    return (
+        f"grew from {_mib(growth.first_bytes)} to {_mib(growth.last_bytes)} in {minutes} min and {growth.requests:,} requests, "
+        f"{growth.trend_bytes / KIB:,.0f} KiB per 1,000 requests"
+    )
 
 
 def _requests(model: ModelExplanation) -> str:
@@ -304,6 +327,10 @@ def _of_priority(level: LevelActivity) -> str:
 
 def _of_device(resource: ResourceUse) -> str:
     return "" if resource.device is None else f" of device {resource.device}"
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / MIB:,.0f} MiB"
 
 
 def _ms(ns: int) -> str:

@@ -10,11 +10,13 @@ from tpy.messages import (
     BatchingRules,
     InstanceActivity,
     InstanceState,
+    MemoryGrowth,
     ModelExplanation,
     QueueActivity,
     TuningActivity,
     WaitReason,
 )
+from tpy.units import KIB, MIB, NS_PER_S
 
 _WAITS = {
     WaitReason.NOTHING: "no request waits",
@@ -127,6 +129,9 @@ def _instances(model: ModelExplanation) -> Iterator[str]:
         yield f"  instance    {_instance(instance)}"
     if len(model.instances) > _INSTANCES_SHOWN_MAX:
         yield f"  instance    {len(model.instances) - _INSTANCES_SHOWN_MAX} more"
+    for instance in model.instances[:_INSTANCES_SHOWN_MAX]:
+        if instance.memory is not None:
+            yield f"  memory      {printable(instance.name)}: {_growth(instance.memory)}"
     recent = model.recent
     if recent.window_ns:
         yield (
@@ -145,6 +150,16 @@ def _instance(instance: InstanceActivity) -> str:
     if instance.state is not InstanceState.PASSIVE:
         text += f", holds {instance.held}, {instance.batches} batches done"
     return text
+
+
+def _growth(memory: MemoryGrowth) -> str:
+    first, last = memory.first_bytes / MIB, memory.last_bytes / MIB
+    trend, least, most = (value / KIB for value in (memory.trend_bytes, memory.trend_bytes_min, memory.trend_bytes_max))
+    minutes = round(memory.period_ns / (60 * NS_PER_S))
+    return (
+        f"{first:,.0f} MiB, {minutes} min later {last:,.0f} MiB, {trend:+,.0f} KiB per 1,000 requests "
+        f"(from {least:+,.0f} to {most:+,.0f})"
+    )
 
 
 def _batches(model: ModelExplanation) -> Iterator[str]:

@@ -1,0 +1,151 @@
+"""MemoryWatch: the driver of memory trends. It reads the memory of the server and of the processes of its instances once a
+minute, and warns when one leaks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import trio
+
+from tpy.backend import HasHostMemory
+from tpy.clock import Clock
+from tpy.limits import LEAK_WARNING_S, MEMORY_LOOK_S
+from tpy.messages import MemoryGrowth
+from tpy.units import NS_PER_S
+from tpy_data.engine.explanation.core.advice import grown
+from tpy_data.engine.loading.memory_meter import host_bytes
+from tpy_data.engine.memory.core.memory_trend import MemoryTrend
+from tpy_data.engine.serving.serving_table import Served, ServedProcess
+from tpy_data.executors.executor import Executor, call
+
+_log = logging.getLogger(__name__)
+
+_NAMES_MAX = 4
+"""Models that a warning about the server names."""
+
+
+class _Look(NamedTuple):
+    """A process that is read: its memory is that of `read`, and `requests` were served by then."""
+
+    trend: MemoryTrend
+    read: Callable[[], int]
+    requests: int
+
+
+class MemoryWatch:
+    """That of a server with what `served` gives. `cached_bytes` is the memory of its response cache. On the Trio thread;
+    processes are read in another one, which is left behind when the server ends while the kernel keeps it."""
+
+    def __init__(
+        self,
+        served: Callable[[], Iterable[Served]],
+        clock: Clock,
+        executor: Executor,
+        cached_bytes: Callable[[], int],
+        read_own: Callable[[], int] = host_bytes,
+    ) -> None:
+        self.server = MemoryTrend()
+        """That of the server's own process, in step with the requests of all models. It begins anew when others are loaded."""
+        self._served = served
+        self._clock = clock
+        self._executor = executor
+        self._cached_bytes = cached_bytes
+        self._read_own = read_own
+        self._loaded: frozenset[Hashable] = frozenset()
+        self._warned_ns: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Look once a minute, until cancelled."""
+        while True:
+            await self.look()
+            await trio.sleep(MEMORY_LOOK_S)
+
+    async def look(self) -> None:
+        """Read all processes once, and warn of leaks."""
+        now_ns = self._clock.now_ns()
+        self._warned_ns = {name: at_ns for name, at_ns in self._warned_ns.items() if now_ns - at_ns < LEAK_WARNING_S * NS_PER_S}
+        served = list(self._served())
+        requests = {each: _requests(each) for each in served}
+        self._begin_anew(served)
+        cached_bytes = self._cached_bytes()
+        looks = [_Look(self.server, lambda: self._read_own() - cached_bytes, sum(requests.values()))]
+        processes: list[tuple[Served, ServedProcess, MemoryTrend, bool]] = []
+        for each in served:
+            for member in each.processes():
+                if (process := member.process) is not None:
+                    trend = member.trend = member.trend or MemoryTrend()
+                    processes.append((each, member, trend, _leaks(trend)))
+                    looks.append(_Look(trend, partial(_read, process), requests[each]))
+        worker = self._executor.open_worker("memory")
+        try:
+            await call(worker, partial(_add, looks, now_ns))
+        finally:
+            worker.close()
+        for each, member, trend, leaked in processes:
+            if member.trend is trend:  # else it has ended meanwhile
+                self._judge_process(each, member, trend, leaked, now_ns)
+        self._judge_server(served, requests, now_ns)
+
+    def _begin_anew(self, served: Sequence[Served]) -> None:
+        """Start a new trend of the server when other models are loaded: what they take or give back is not the requests'."""
+        # The engine by its number, or what was unloaded would be kept here.
+        loaded = frozenset((each.id, each.version, id(each.executing_engine)) for each in served)
+        if loaded != self._loaded:
+            self._loaded, self.server = loaded, MemoryTrend()
+
+    def _judge_process(self, served: Served, member: ServedProcess, trend: MemoryTrend, leaked: bool, now_ns: int) -> None:
+        if _leaks(trend) is not leaked:
+            member.leak_changed()
+        if (growth := self._to_warn_of(f"{served.id}:{served.version}:{member.name}", trend, now_ns)) is not None:
+            _log.warning(
+                "instance '%(instance)s' of '%(model)s' leaks memory: its process %(grown)s. Look for what the model keeps; "
+                "loading it again gives the memory back",
+                {"instance": member.name, "model": str(served.id), "grown": grown(growth)},
+            )
+
+    def _judge_server(self, served: Sequence[Served], requests: dict[Served, int], now_ns: int) -> None:
+        if (growth := self._to_warn_of("", self.server, now_ns)) is None:
+            return
+        inside = sorted((each for each in served if not each.processes()), key=lambda each: -requests[each])
+        names = [f"'{each.id}'" for each in inside[:_NAMES_MAX]]
+        more = [f"{len(inside) - _NAMES_MAX} more"] if len(inside) > _NAMES_MAX else []
+        _log.warning(
+            "the server's process leaks memory: it %(grown)s. Models that run in it: %(models)s",
+            {"grown": grown(growth), "models": ", ".join([*names, *more]) or "none"},
+        )
+
+    def _to_warn_of(self, name: str, trend: MemoryTrend, now_ns: int) -> MemoryGrowth | None:
+        """The growth of a process that leaks, unless it was told within the last hour."""
+        growth = trend.growth
+        if growth is None or not growth.leaks or name in self._warned_ns:
+            return None
+        self._warned_ns[name] = now_ns
+        return growth
+
+
+def _requests(served: Served) -> int:
+    counters = served.counters()
+    return counters.requests + counters.failures
+
+
+def _leaks(trend: MemoryTrend) -> bool:
+    return trend.growth is not None and trend.growth.leaks
+
+
+def _read(process: HasHostMemory) -> int:
+    """0 when it has ended, and when a backend cannot say."""
+    try:
+        return process.host_memory_bytes()
+    except Exception:
+        _log.exception("reading the memory of an instance failed")
+        return 0
+
+
+def _add(looks: Sequence[_Look], now_ns: int) -> None:
+    """In a thread."""
+    for look in looks:
+        if (size_bytes := look.read()) > 0:
+            look.trend.add(now_ns, size_bytes, look.requests)
