@@ -29,6 +29,7 @@ from tpy.testing.trio_clock import TrioClock
 from tpy.units import MIB
 from tpy_data.engine.memory.memory_watch import MemoryWatch
 from tpy_data.engine.serving.serving_table import Served
+from tpy_data.schedulers.core.contract import CoreSnapshot
 
 
 class Leaking(ScriptedInstance):
@@ -87,6 +88,48 @@ async def test_an_instance_that_leaks(autojump_clock: MockClock, caplog: pytest.
         nursery.cancel_scope.cancel()
 
 
+async def test_memory_is_given_back_once_while_there_are_no_requests(autojump_clock: MockClock) -> None:
+    backend = KeepingBackend()
+    async with rig(backend=backend, latency_ms=100_000) as r, trio.open_nursery() as nursery:
+        await r.serve(config())
+        nursery.start_soon(r.plane.watch_memory)
+        await trio.sleep(600)
+        assert backend.given_back_s == [], "there was nothing to do yet"
+        began_s = trio.current_time()
+        await r.submit().wait()
+        await trio.sleep(600)
+        [given_back_s] = backend.given_back_s
+        assert began_s + 160 <= given_back_s <= began_s + 220, "not while it executes, and a minute after it at least"
+        await r.submit().wait()
+        await trio.sleep(600)
+        assert len(backend.given_back_s) == 2
+        nursery.cancel_scope.cancel()
+
+
+class Keeping(ScriptedInstance):
+    backend: KeepingBackend
+
+    def host_memory_bytes(self) -> int:
+        return MIB
+
+    def give_memory_back(self) -> None:
+        self.backend.given_back_s.append(trio.current_time())
+
+
+class KeepingModel(ScriptedModel):
+    def create_instance(self, placement: InstancePlacement) -> ModelInstance:
+        return Keeping(self.backend, placement.name)
+
+
+class KeepingBackend(ScriptedBackend):
+    def __init__(self) -> None:
+        super().__init__()
+        self.given_back_s: list[float] = []
+
+    def load(self, context: ModelContext) -> LoadedModel:
+        return KeepingModel(self, (context.name, context.version, context.generation))
+
+
 async def test_an_instance_that_is_started_again_begins_anew(autojump_clock: MockClock) -> None:
     backend = LeakingBackend()
     async with rig(backend=backend) as r, trio.open_nursery() as nursery:
@@ -120,7 +163,7 @@ class Model:
     name: str
     requests: int = 0
     version: int = 1
-    executing_engine: object = field(default_factory=object)
+    executing_engine: Engine = field(default_factory=lambda: Engine())
 
     @property
     def id(self) -> ModelId:
@@ -131,6 +174,11 @@ class Model:
 
     def processes(self) -> tuple[()]:
         return ()
+
+
+class Engine:
+    def snapshot(self) -> CoreSnapshot:
+        return CoreSnapshot(queued=0, executing=0, idle_instances=1)
 
 
 async def test_a_server_that_leaks(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, nursery: trio.Nursery) -> None:

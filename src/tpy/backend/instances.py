@@ -71,6 +71,16 @@ class HasHostMemory(Protocol):
 
 
 @runtime_checkable
+class GivesMemoryBack(Protocol):
+    """An instance in a separate process (`HasHostMemory`) may have this as well: one that keeps memory for its next batches."""
+
+    def give_memory_back(self) -> None:
+        """Give the system what is not in use. Called when the server has had no requests for a minute or two, in another thread,
+        maybe beside `execute` and after `close`."""
+        ...
+
+
+@runtime_checkable
 class OverlappingInstance(Protocol):
     """A ModelInstance may have this as well: one that copies a batch to its device while it computes another one does."""
 

@@ -285,6 +285,26 @@ def test_memory_is_used_again_and_given_back(make: Serve) -> None:
     assert _mapped_segments() == 0
 
 
+def test_shared_memory_is_given_back_while_there_are_no_requests(make: Serve) -> None:
+    served = make(COPY)
+    large = np.ones(8_000_000, np.float32)
+    for _ in range(2):
+        assert served.output(request(large)).min() == 1
+    before, inputs = _resident_shared_kib(), large.nbytes // 1024
+    served.python.give_memory_back()
+    assert before - _resident_shared_kib() >= inputs
+    for _ in range(2):
+        assert served.output(request(large)).min() == 1
+    instance = served.python
+    served.close()
+    instance.give_memory_back()
+
+
+def _resident_shared_kib() -> int:
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssShmem:")]
+    return int(line.split()[1])
+
+
 def _mapped_segments() -> int:
     return Path("/proc/self/maps").read_text().count("memfd:tpy-tensors")
 

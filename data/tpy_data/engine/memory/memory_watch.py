@@ -1,5 +1,5 @@
 """MemoryWatch: the driver of memory trends. It reads the memory of the server and of the processes of its instances once a
-minute, and warns when one leaks."""
+minute, warns when one leaks, and gives memory back when there is nothing to do."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import trio
 
-from tpy.backend import HasHostMemory
+from tpy.backend import GivesMemoryBack, HasHostMemory
 from tpy.clock import Clock
 from tpy.limits import LEAK_WARNING_S, MEMORY_LOOK_S
 from tpy.messages import MemoryGrowth
 from tpy.units import NS_PER_S
 from tpy_data.engine.explanation.core.advice import grown
-from tpy_data.engine.loading.memory_meter import host_bytes
+from tpy_data.engine.loading.memory_meter import give_back, host_bytes
 from tpy_data.engine.memory.core.memory_trend import MemoryTrend
 from tpy_data.engine.serving.serving_table import Served, ServedProcess
 from tpy_data.executors.executor import Executor, call
@@ -54,6 +54,8 @@ class MemoryWatch:
         self._executor = executor
         self._cached_bytes = cached_bytes
         self._read_own = read_own
+        self._total = 0
+        self._has_given_back = True
         self._loaded: frozenset[Hashable] = frozenset()
         self._warned_ns: dict[str, int] = {}
 
@@ -64,14 +66,22 @@ class MemoryWatch:
             await trio.sleep(MEMORY_LOOK_S)
 
     async def look(self) -> None:
-        """Read all processes once, and warn of leaks."""
+        """Read all processes once, and warn of leaks. The second time without a request in between, give memory back first;
+        after that do nothing until there are requests again."""
         now_ns = self._clock.now_ns()
         self._warned_ns = {name: at_ns for name, at_ns in self._warned_ns.items() if now_ns - at_ns < LEAK_WARNING_S * NS_PER_S}
         served = list(self._served())
         requests = {each: _requests(each) for each in served}
+        total = sum(requests.values())
+        if total != self._total or any(_has_requests(each) for each in served):
+            self._total, self._has_given_back, gives_back = total, False, False
+        elif self._has_given_back:
+            return  # nothing has happened
+        else:
+            self._has_given_back = gives_back = True
         self._begin_anew(served)
         cached_bytes = self._cached_bytes()
-        looks = [_Look(self.server, lambda: self._read_own() - cached_bytes, sum(requests.values()))]
+        looks = [_Look(self.server, lambda: self._read_own() - cached_bytes, total)]
         processes: list[tuple[Served, ServedProcess, MemoryTrend, bool]] = []
         for each in served:
             for member in each.processes():
@@ -81,6 +91,8 @@ class MemoryWatch:
                     looks.append(_Look(trend, partial(_read, process), requests[each]))
         worker = self._executor.open_worker("memory")
         try:
+            if gives_back:
+                await call(worker, partial(_give_back, [member.process for _, member, _, _ in processes]))
             await call(worker, partial(_add, looks, now_ns))
         finally:
             worker.close()
@@ -131,6 +143,11 @@ def _requests(served: Served) -> int:
     return counters.requests + counters.failures
 
 
+def _has_requests(served: Served) -> bool:
+    counts = served.executing_engine.snapshot()
+    return bool(counts.queued or counts.executing)
+
+
 def _leaks(trend: MemoryTrend) -> bool:
     return trend.growth is not None and trend.growth.leaks
 
@@ -142,6 +159,14 @@ def _read(process: HasHostMemory) -> int:
     except Exception:
         _log.exception("reading the memory of an instance failed")
         return 0
+
+
+def _give_back(processes: Sequence[object]) -> None:
+    """In a thread."""
+    for process in processes:
+        if isinstance(process, GivesMemoryBack):
+            process.give_memory_back()
+    give_back()
 
 
 def _add(looks: Sequence[_Look], now_ns: int) -> None:

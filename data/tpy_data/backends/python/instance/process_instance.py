@@ -120,6 +120,10 @@ class ProcessInstance:
         pid = self._pid
         return 0 if pid is None else memory_bytes(pid)
 
+    def give_memory_back(self) -> None:
+        """As `GivesMemoryBack.give_memory_back`: shared memory for inputs. The worker itself gives back what it has."""
+        self._connection.give_memory_back()
+
     @property
     def end_reason(self) -> str:
         """As `WatchedInstance.end_reason`: Triton's text, then how the worker ended, as far as that is known. Waits a moment for

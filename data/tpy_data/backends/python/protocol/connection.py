@@ -112,6 +112,12 @@ class Connection:
         region cannot be read."""
         return self._endpoint.lend(layout)
 
+    def give_memory_back(self) -> None:
+        """Give the system the shared memory that is kept for later messages, and tell the worker what it may give. Any thread."""
+        self._endpoint.give_memory_back()
+        if self._endpoint.has_note:
+            self.send(Kind.PROGRESS, 0, b"[[],[]]")  # of no request: it carries the note
+
     def send(self, kind: Kind, stream: int, header: bytes, layout: Layout = NO_TENSORS, loan: Loan | None = None) -> None:
         """Send a message; never waits. Nothing happens when the worker is lost or has finalized."""
         with self._writing:

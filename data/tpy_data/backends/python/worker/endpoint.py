@@ -16,12 +16,15 @@ from typing import Any
 
 from .core.batch import Layout, Segment
 from .core.frames import Buffer, Frame, FrameDecoder, Kind, ProtocolViolation, encode
-from .segments import Borrower, Lender, Loan
+from .segments import Borrower, Lender, Loan, trim
 
 NO_TENSORS = Layout()
 
 RECEIVE_BYTES = 256 * 1024
 """One receive takes a whole frame of the largest inline size."""
+
+IDLE_MS = 60_000
+"""Without a message for so long the other end asks for nothing at present."""
 
 _BUFFERS_MAX = 64
 """Above this many buffers one copy is cheaper than the kernel's walk (and IOV_MAX is 1024)."""
@@ -166,11 +169,16 @@ class Endpoint:
     # Receiving
 
     def receive(self) -> Frame:
-        """The next frame, however long it takes. Raises Closed or ProtocolViolation."""
+        """The next frame, however long it takes; memory is given back when it takes long. Raises Closed or
+        ProtocolViolation."""
+        wait_ms: int | None = IDLE_MS
         while (frame := self.decoder.next_frame()) is None:
             self.require_own()
             # A thread that waits in a receive is woken by the other end's receive, too, which makes room for us to write.
-            self._poll.poll()
+            if not self._poll.poll(wait_ms):
+                wait_ms = None
+                self.give_memory_back()
+                trim()
             self.read_at_once()
         note = self.decoder.note
         return frame if note is None else self._with_segment(frame, note)
@@ -242,6 +250,11 @@ class Endpoint:
     def release(self, loan: int) -> None:
         """Return a loan, with the next message."""
         self._borrower.released.append(loan)
+
+    def give_memory_back(self) -> None:
+        """Give the system what is kept for later messages. Any thread."""
+        with self._memory:
+            self._lender.give_memory_back()
 
     def let_go(self) -> None:
         """Nothing is sent or received any more: what was lent is unmapped, what was borrowed as soon as nobody looks at it."""

@@ -9,6 +9,8 @@ Segments cannot shrink (sealed): a broken or hostile peer cannot make a read of 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -134,6 +136,13 @@ class Lender:
             self._free.remove(smallest)
             self.dropped.append(smallest.number)
 
+    def give_memory_back(self) -> None:
+        """Give the pages of free segments back to the system, for both ends. The segments stay: what is written next gets new
+        pages."""
+        for segment in self._free:
+            with contextlib.suppress(OSError):  # a kernel that cannot
+                segment.memory.madvise(mmap.MADV_REMOVE)
+
     def take_dropped(self) -> list[int]:
         """Segments that the peer should unmap; to be said in the next message."""
         dropped = list(self.dropped)
@@ -236,6 +245,13 @@ class Borrower:
         while self.released:
             released.append(self.released.popleft())
         return released
+
+
+def trim() -> None:
+    """Have glibc return free memory of this process to the system; another C library is left alone."""
+    found = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if found is not None:
+        found(0)
 
 
 def map_sealed(number: int, size: int, descriptor: int, protection: int) -> np.ndarray[Any, Any]:

@@ -102,7 +102,7 @@ def _still_leaks(marks: Sequence[Reading]) -> bool:
 
 
 def _keeps_up(some: Sequence[Reading], marks: Sequence[Reading], *, quarters: int, more_bytes: int = 0) -> bool:
-    """True if `some` of the marks, with `more_bytes`, rise by `quarters` / 4 of what an even rise of all has for their requests."""
+    """True if `some` of the marks, with `more_bytes`, rise by `quarters` / 4 of their share in an even rise of all."""
     risen = 4 * (_rise(some) + more_bytes) * _requests(marks)
     return risen >= quarters * _rise(marks) * _requests(some)
 
