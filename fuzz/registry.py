@@ -12,6 +12,7 @@ from fuzz.engine import targets as engine
 from fuzz.grpc import targets as grpc
 from fuzz.hot import targets as hot
 from fuzz.http import targets as http
+from fuzz.mlflow import targets as mlflow
 from fuzz.native import targets as native
 from fuzz.openai import targets as openai
 from fuzz.python_worker import targets as worker
@@ -106,6 +107,8 @@ TARGETS: tuple[Target, ...] = (
     hot.CANARY,
     native.HOSTILE,
     native.CANARY,
+    mlflow.BODIES,
+    mlflow.CANARY,
     openai.TOOL_CALLS,
     openai.CANARY,
 )

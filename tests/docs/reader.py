@@ -31,6 +31,7 @@ _SERVICES = {
     "HTTPService": "localhost:8000",
     "GRPCInferenceService": "localhost:8001",
     "Metrics Service": "localhost:8002",
+    "MLflow HTTPService": "localhost:5000",
     "OpenAI HTTPService": "localhost:9000",
     "Sagemaker HTTPService": "localhost:8080",
     "TorchServe HTTPService": "localhost:8080",

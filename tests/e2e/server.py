@@ -31,6 +31,7 @@ _PRESET = (
     "--grpc-address=127.0.0.1",
     "--grpc-port=0",
     "--metrics-port=0",
+    "--mlflow-port=0",
     "--openai-port=0",
     "--sagemaker-port=0",
     "--torchserve-port=0",

@@ -1,4 +1,4 @@
-"""--auth-config on the ports of OpenAI's API, SageMaker, TorchServe and Vertex AI: the same keys, roles and rates as on HTTP."""
+"""--auth-config on the ports of MLflow, OpenAI, SageMaker, TorchServe, Vertex AI: the same keys, roles and rates as on HTTP."""
 
 from __future__ import annotations
 
@@ -47,6 +47,8 @@ def server(home: Path) -> Iterator[ServerProcess]:
         "--access-log-format=json",
         "--model-control-mode=explicit",
         "--load-model=*",
+        "--allow-mlflow=true",
+        "--mlflow-model=same",
         "--allow-openai=true",
         "--allow-sagemaker=true",
         "--sagemaker-default-model=same",
@@ -76,6 +78,8 @@ def call(
     to: str = "",
 ) -> tuple[int, Mapping[str, str]]:
     headers = {"X-Vertex-Ai-Triton-Redirect": to} if to else {}
+    if service == "MLflow":
+        headers["Content-Type"] = "application/json"
     if key:
         headers["X-API-Key"] = f"key-of-{key}"
     request = urllib.request.Request(f"http://{server.address(f'{service} HTTPService')}{path}", body, headers, method=method)
@@ -135,6 +139,14 @@ def test_sagemaker_with_keys(server: ServerProcess) -> None:
             assert call(server, "Sagemaker", path, body, key=key, method=method)[0] == status, (method, key)
     assert call(server, "Sagemaker", "/models", load, key="admin")[0] == 400, "there is no such folder"
     assert call(server, "Sagemaker", "/models/a", key="admin", method="DELETE")[0] == 404
+
+
+def test_mlflow_with_keys(server: ServerProcess) -> None:
+    assert call(server, "MLflow", "/ping")[0] == 200
+    for path in ("/invocations", "/models/same/invocations", "/models/same/versions/1/invocations"):
+        for key, status in (("", 401), ("writer", 403), ("admin", 403), ("same", 200)):
+            assert call(server, "MLflow", path, b'{"inputs": [[7]]}', key=key)[0] == status, (path, key)
+    assert call(server, "MLflow", "/models/writer/invocations", b'{"inputs": [["a"]]}', key="same")[0] == 403
 
 
 def test_torchserve_with_keys(server: ServerProcess) -> None:

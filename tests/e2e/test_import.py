@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
 
 from tests.backends import onnx_models
 
@@ -63,7 +66,7 @@ def test_models_of_mlflow_are_served(tmp_path: Path) -> None:
     library.mkdir()
     (library / "__init__.py").touch()
     (library / "pyfunc.py").write_text(PYFUNC)
-    with ServerProcess(str(models)) as server:
+    with ServerProcess("--allow-mlflow=true", repositories=[models]) as server:
         request = {"name": "input", "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}
         scaled = {"inputs": [request], "parameters": {"scale": 10}}
         status, answer = ask(server, "/v2/models/general/infer", scaled)
@@ -75,6 +78,28 @@ def test_models_of_mlflow_are_served(tmp_path: Path) -> None:
         status, answer = ask(server, "/v2/models/native/infer", {"inputs": [{**request, "name": "INPUT"}]})
         assert status == 200, answer
         assert json.loads(answer)["outputs"][0]["data"] == [3, 5, 7, 9, 11, 13]
+        rows = [[1, 2, 3], [4, 5, 6]]
+        scaled = {"inputs": rows, "params": {"scale": 10}}
+        assert invoked(server, "general", scaled) == (200, {"predictions": [[10, 20, 30], [40, 50, 60]]})
+        many = [[float(at), 0, 0] for at in range(150)]  # more than max_batch_size
+        assert invoked(server, "general", {"inputs": many}) == (200, {"predictions": [[2 * row[0], 0, 0] for row in many]})
+        frame = {"dataframe_split": {"columns": ["a", "b", "c"], "data": rows}}
+        assert invoked(server, "native", frame) == (200, {"predictions": [{"OUTPUT": [3, 5, 7]}, {"OUTPUT": [9, 11, 13]}]})
+        status, refusal = invoked(server, "native", {"inputs": [[1, 2]]})
+        assert (status, refusal["error_code"]) == (400, "BAD_REQUEST")
+        status, refusal = invoked(server, "nobody", {"inputs": [[1, 2]]})
+        assert (status, refusal["error_code"]) == (404, "RESOURCE_DOES_NOT_EXIST")
+
+
+def invoked(server: ServerProcess, model: str, body: object) -> tuple[int, Any]:
+    """Status and document of an answer of the MLflow port."""
+    url = f"http://{server.address('MLflow HTTPService')}/models/{model}/invocations"
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as error:
+        return error.code, json.load(error)
 
 
 def test_what_cannot_be_imported_leaves_nothing_behind(tmp_path: Path) -> None:

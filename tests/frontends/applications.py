@@ -10,6 +10,7 @@ from tpy.clock import SystemClock
 from tpy.frontends.http.app import create_app
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.serving import create_endpoint
+from tpy.frontends.mlflow import frontend as mlflow
 from tpy.frontends.openai import frontend as openai
 from tpy.frontends.sagemaker import frontend as sagemaker
 from tpy.frontends.torchserve import frontend as torchserve
@@ -27,6 +28,7 @@ def applications(services: Services | None = None, **options: Any) -> list[tuple
     sagemaker_options = sagemaker.Options(**base, model="m", form="infer", ping_mode="ready")
     return [
         ("http", create_app(endpoint, page=True)),
+        ("mlflow", mlflow.create_app(endpoint, options=mlflow.Options(**base, model="m"))),
         ("openai", openai.create_app(endpoint, options=openai.Options(**base))),
         ("sagemaker", sagemaker.create_app(endpoint, options=sagemaker_options)),
         ("torchserve", torchserve.create_app(endpoint, options=torchserve.Options(**base))),

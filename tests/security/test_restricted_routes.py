@@ -24,6 +24,7 @@ from .test_http2 import PREFACE, frame, headers, replaced
 
 SERVICES = {
     "http": "HTTPService",
+    "mlflow": "MLflow HTTPService",
     "openai": "OpenAI HTTPService",
     "sagemaker": "Sagemaker HTTPService",
     "torchserve": "TorchServe HTTPService",
@@ -31,6 +32,8 @@ SERVICES = {
     "management": "Management HTTPService",
 }
 PORTS = (
+    "--allow-mlflow=true",
+    "--mlflow-model=affine",
     "--allow-openai=true",
     "--allow-sagemaker=true",
     "--sagemaker-default-model=affine",

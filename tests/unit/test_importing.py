@@ -20,6 +20,7 @@ NOT_NEEDED = (
     "tpy.embedded",
     "tpy.frontends.openai",
     "tpy.frontends.sagemaker",
+    "tpy.frontends.mlflow",
     "tpy.frontends.torchserve",
     "tpy.frontends.vertex_ai",
     "tpy.ray",

@@ -161,6 +161,18 @@ TORCHSERVE_REGISTER_BYTES_MAX: Final = 64 * 1024
 TORCHSERVE_MODELS_DEFAULT: Final = 100
 """Models in a list, where the caller does not say how many, as TorchServe's."""
 
+MLFLOW_BODY_BYTES_MAX: Final = 4 * MIB
+"""A body of MLflow's scoring protocol is read as a whole, as one of KServe's older protocol."""
+
+MLFLOW_BATCHES_MAX: Final = 4096
+"""Requests to a model for one body. Each costs some 100 us besides the model's own time; a body has room for two million rows."""
+
+MLFLOW_BATCHES_AT_ONCE_MAX: Final = 16
+"""Requests for one body that are in the model's queue at the same time: enough to keep a few instances at work."""
+
+MLFLOW_SIGNATURES_KEPT_MAX: Final = 256
+"""Signatures that are kept as they were read: about one for each model that is asked."""
+
 SAGEMAKER_UNLOAD_S_MAX: Final = 350.0
 """Wait for a model to be unloaded, as Triton's: SageMaker gives up after 360 s."""
 

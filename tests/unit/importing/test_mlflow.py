@@ -72,6 +72,24 @@ def test_an_onnx_flavour_becomes_an_onnx_model() -> None:
     ]
 
 
+def test_what_the_mlflow_port_needs_is_a_parameter() -> None:
+    def noted(model: ModelPlan) -> object:
+        return json.loads(model.config.parameter("MLFLOW_MODEL"))
+
+    tensor = {"type": "float32", "shape": [-1, 2]}
+    native = planned(folder({"onnx": {"data": "m.onnx"}}, "m.onnx"))
+    assert noted(native) == {"flavor": "onnx", "inputs": [tensor], "outputs": [tensor]}
+    general = {**PYTHON_FUNCTION, "predict_fn": "predict_proba"}
+    unsigned = folder({"python_function": general, "sklearn": {"pickled_model": "m.skops"}}, "m.skops", signature=None)
+    assert noted(planned(unsigned)) == {"flavor": "sklearn", "output": "predict_proba"}
+    columns = folder({"python_function": PYTHON_FUNCTION}, signature=signature(COLUMNS, COLUMNS[:1]))
+    assert noted(planned(columns, trust=True)) == {
+        "flavor": "python_function",
+        "inputs": [{"name": "a", "type": "double"}, {"name": "b", "type": "string", "required": False}],
+        "outputs": [{"name": "a", "type": "double"}],
+    }
+
+
 def test_a_key_that_nobody_knows_is_named() -> None:
     model = planned(folder({"onnx": {"data": "m.onnx"}}, "m.onnx", quantum={"a": 1}))
     assert Part("quantum", "unknown") in model.lost
@@ -183,7 +201,7 @@ def test_the_python_model_reads_names_as_data() -> None:
     tables = text[text.index("INPUTS") : text.index("class TritonPythonModel")]
     namespace: dict[str, Any] = {}
     exec(compile(tables, "model.py", "exec"), namespace)
-    assert namespace["INPUTS"] == [(name, name, "float32")]
+    assert namespace["INPUTS"] == [(name, name, "float32", None)]
 
 
 def test_tensors_without_rows_keep_their_sizes() -> None:

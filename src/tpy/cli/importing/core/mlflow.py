@@ -9,6 +9,7 @@ import msgspec
 
 from tpy.cli.importing.core.plan import Copy, ModelPlan, Part, Plan, Text, Unimportable, require_inside, require_name, text_of
 from tpy.cli.importing.core.python_function import model_py
+from tpy.cli.importing.core.scoring import as_parameter
 from tpy.cli.importing.core.signature import inputs_of, outputs_of, read_signature
 from tpy.config import ModelConfig
 from tpy.config.model_config import DynamicBatching
@@ -105,7 +106,7 @@ def _native(name: str, kind: str, flavour: str, found: _Flavour, folder: MlflowF
     asked = [Part("python_function.predict_fn", f"ask for the output '{predict}'")] if predict not in ("", "predict") else []
     return ModelPlan(
         name=name,
-        config=found.config,
+        config=_with_scoring(found.config, flavour, folder, predict or ("predict" if found.config.backend == "sklearn" else "")),
         files=found.files,
         carried=[Part(each.source, f"{each.target}, for the {found.config.backend} backend") for each in found.files],
         lost=[*found.lost, *asked, *others, *_environment(folder), *_signature_and_top(folder)],
@@ -113,6 +114,12 @@ def _native(name: str, kind: str, flavour: str, found: _Flavour, folder: MlflowF
         completes=found.completes,
         steps=found.steps,
     )
+
+
+def _with_scoring(config: ModelConfig, flavour: str, folder: MlflowFolder, output: str = "") -> ModelConfig:
+    """The configuration, with what the MLflow port needs to know of the model."""
+    parameter = as_parameter(flavour, folder.document.get("signature"), output)
+    return msgspec.structs.replace(config, parameters={**config.parameters, **parameter})
 
 
 def _signature_and_top(folder: MlflowFolder) -> list[Part]:
@@ -266,7 +273,7 @@ def _python_function(
         footer = f'The environment of model.py, once it is made.\nparameters {{ key: "EXECUTION_ENV_PATH" {place} }}'
     return ModelPlan(
         name=name,
-        config=config,
+        config=_with_scoring(config, "python_function", folder),
         files=[Text("1/model.py", model_py(signature)), Copy("", "1/mlflow_model")],
         carried=carried,
         lost=[*reasons, *_top(folder)],

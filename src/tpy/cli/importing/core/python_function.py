@@ -25,18 +25,19 @@ class TritonPythonModel:
 
     def answer(self, request):
         given = {{}}
-        for name, column, kind in INPUTS:
+        for name, column, kind, dims in INPUTS:
             tensor = pb_utils.get_input_tensor_by_name(request, name)
             if tensor is not None:
-                given[column] = as_given(tensor.as_numpy(), kind)
+                given[column] = as_given(tensor.as_numpy(), kind, dims)
         sent = json.loads(request.parameters() or "{{}}")
         params = {{name: sent[name] for name in PARAMS if name in sent}}
         result = self.model.predict({data}, **({{"params": params}} if params else {{}}))
         return pb_utils.InferenceResponse([as_output(result, *output) for output in OUTPUTS])
 
 
-def as_given(array, kind):
-    """The values as MLflow's type has them."""
+def as_given(array, kind, dims):
+    """The values as MLflow's type has them, in its shape."""
+    array = array if dims is None else array.reshape(dims)
     if array.dtype == object and kind != "binary" and not kind.startswith("|S"):
         array = np.array([value.decode() for value in array.ravel()], object).reshape(array.shape)
     return {value}
@@ -56,7 +57,10 @@ def as_output(result, name, column, dtype, dims):
 def model_py(signature: Signature) -> str:
     """The text of model.py for a signature."""
     given = names_of(signature.inputs, "input")
-    inputs = [(name, field.name or at, field.kind) for at, (name, field) in enumerate(zip(given, signature.inputs, strict=True))]
+    inputs = [
+        (name, field.name or at, field.kind, (-1,) if field.dims is not None and len(field.dims) == 1 else None)
+        for at, (name, field) in enumerate(zip(given, signature.inputs, strict=True))
+    ]
     several = len(signature.outputs) > 1
     outputs = [
         (
@@ -68,7 +72,7 @@ def model_py(signature: Signature) -> str:
         for at, (name, field) in enumerate(zip(names_of(signature.outputs, "output"), signature.outputs, strict=True))
     ]
     tables = [
-        ("INPUTS", inputs, "Name of the tensor, column or key of MLflow, its type."),
+        ("INPUTS", inputs, "Name of the tensor, column or key of MLflow, its type, shape (None: the tensor's)."),
         (
             "OUTPUTS",
             outputs,

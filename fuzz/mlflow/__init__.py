@@ -1,0 +1,1 @@
+"""Bodies of MLflow's scoring protocol."""

@@ -1,0 +1,1 @@
+"""MLflow's scoring protocol."""

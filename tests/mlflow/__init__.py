@@ -1,0 +1,1 @@
+"""MLflow itself beside tpy."""
