@@ -185,6 +185,16 @@ test-mlserver: $(MLSERVER_SETUP) .mlserver/.setup ## MLServer itself beside what
 test-mlflow: $(MLSERVER_SETUP) .mlflow/.setup ## MLflow's scoring server beside tpy's MLflow port, with the same models, which this installs: the same answers
 	$(BIN)/python -m tests.steadily tests/mlflow || test $$? = 5 # 5: all skipped
 
+# transformers, with PyTorch: 1.3 GB. Installed and skipped as above.
+.hugging-face/.setup:
+	$(PYTHON) -m venv .hugging-face
+	.hugging-face/bin/python -m pip --disable-pip-version-check -q install 'transformers<5' pillow '$(TORCH)' || echo "not installed: transformers"
+	.hugging-face/bin/python -c 'import transformers, torch, PIL' 2>/dev/null || rm -rf .hugging-face/bin
+	touch $@
+
+test-hugging-face: $(SETUP) .hugging-face/.setup ## models of the library transformers, which this installs, and as tpy import serves them: the same answers
+	$(BIN)/python -m tests.steadily tests/hugging_face || test $$? = 5 # 5: all skipped
+
 RESTARTS ?= 100
 
 test-rollout: $(SETUP) ## rolling restarts of servers behind HAProxy and nginx under load, without a failed request: make test-rollout RESTARTS=20

@@ -35,6 +35,7 @@ STAGES: Mapping[str, str] = {
     "ARM": "make test-aarch64",
     "install sizes": "make check-install-sizes",
     "repositories in clouds": "make test-clouds",
+    "Hugging Face": "make test-hugging-face",
     "MLflow": "make test-mlflow",
     "MLServer": "make test-mlserver",
     "TorchServe": "make test-torchserve",

@@ -274,14 +274,8 @@ def test_modules_of_the_author_are_found_where_the_command_runs(tmp_path: Path) 
     ("files", "advice"),
     [
         (["MLmodel", "model.pkl"], "a model of MLflow; tpy import {folder}"),
-        (
-            ["config.json", "model.safetensors"],
-            (
-                "a model of Hugging Face; optimum-cli export onnx --model {folder} {folder}-onnx, then tpy init NAME --from "
-                "{folder}-onnx/model.onnx; or load it with transformers in a model.py"
-            ),
-        ),
-        (["config.json", "onnx/model.onnx"], "a model of Hugging Face; tpy init NAME --from {folder}/onnx/model.onnx"),
+        (["config.json", "model.safetensors"], "a model of Hugging Face; tpy import {folder}"),
+        (["config.json", "onnx/model.onnx"], "a model of Hugging Face; tpy import {folder}"),
     ],
 )
 def test_folders_of_other_tools_lead_to_a_command(tmp_path: Path, files: list[str], advice: str) -> None:

@@ -60,7 +60,8 @@ def mlflow(home: Path, model: Path) -> Iterator[str]:
             raise RuntimeError((home / f"{model.name}.log").read_text())
         yield f"127.0.0.1:{port}"
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

@@ -27,8 +27,8 @@ from tpy.cli.parsing import UsageError
 def import_models(source: Path, repository: Path, *, dry_run: bool, trust: bool, as_json: bool) -> None:
     """Make model folders of what another server serves. SOURCE is the folder of an MLflow model; a models.config of
     TensorFlow Serving, or the base path of a model there; an archive or a model store of TorchServe; a folder with models of
-    MLServer; a config.json of OpenVINO Model Server. Shows what becomes of each part and what cannot be carried over; nothing of
-    SOURCE is run or changed. Exit status 1 when a model is not imported."""
+    MLServer; a config.json of OpenVINO Model Server; the folder of a Hugging Face model. Shows what becomes of each part and what
+    cannot be carried over; nothing of SOURCE is run or changed. Exit status 1 when a model is not imported."""
     from tpy.cli.importing.core.plan import Unimportable
     from tpy.cli.importing.core.report import as_json_text, as_text
     from tpy.cli.importing.sources import plan_of

@@ -53,10 +53,10 @@ def read_json(text: bytes, path: str) -> Mapping[str, Any]:
     return document
 
 
-def files_of(source: Path, *, leave_out: Collection[Path] = ()) -> frozenset[str]:
-    """All files by path, without the folders `leave_out`. Raises Unimportable for a link that leads out of the folder, as its
-    target would be copied."""
-    root = source.resolve()
+def files_of(source: Path, *, leave_out: Collection[Path] = (), within: Path | None = None) -> frozenset[str]:
+    """All files by path, without the folders `leave_out`. Raises Unimportable for a link that leads out of the folder, or out of
+    the folder `within` around it, as its target would be copied."""
+    root = source.resolve() if within is None else within.resolve()
     found: set[str] = set()
     for folder, folders, names in os.walk(source):
         folders[:] = [name for name in folders if Path(folder, name) not in leave_out]

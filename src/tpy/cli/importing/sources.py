@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tpy.cli.importing.core.hugging_face import plan_hugging_face
 from tpy.cli.importing.core.mlflow import plan_mlflow
 from tpy.cli.importing.core.plan import Plan, Unimportable
+from tpy.cli.importing.hugging_face import is_hugging_face_source, read_hugging_face
 from tpy.cli.importing.mlflow import is_mlflow_model, read_mlflow
 from tpy.cli.importing.mlserver import is_mlserver_source, plan_of_mlserver
 from tpy.cli.importing.openvino_server import is_openvino_server_source, plan_of_openvino_server
@@ -27,8 +29,11 @@ def plan_of(source: Path, *, trust: bool) -> Plan:
         return plan_of_openvino_server(source)
     if is_torchserve_source(source):
         return plan_of_torchserve(source, trust=trust)
+    if is_hugging_face_source(source):
+        return plan_hugging_face(read_hugging_face(source), trust=trust)
     raise Unimportable(
         "expected the folder of an MLflow model (with an MLmodel), a models.config of TensorFlow Serving, the base path of a "
         "model there, an archive, a model store or a config.properties of TorchServe, a folder with a model-settings.json of "
-        "MLServer in it or below, or a config.json of OpenVINO Model Server; for one model file: tpy init NAME --from FILE"
+        "MLServer in it or below, a config.json of OpenVINO Model Server, or the folder of a Hugging Face model; for one model "
+        "file: tpy init NAME --from FILE"
     )

@@ -144,19 +144,10 @@ def interpreter_of(environment: Path | None) -> Path:
 
 def advice_for_source_folder(source: Path) -> str:
     """Advice for a folder of another tool; "" for one that says nothing."""
-    found = sorted(file for file in source.rglob("*") if file.is_file() and file.suffix.lower() in WAYS and file.suffix != ".txt")
-    models = [file for file in found if file.suffix not in (".py", ".json")]
-    step = f"tpy init NAME --from {models[0]}" if models else ""
     if (source / "MLmodel").is_file():
         return f"a model of MLflow; tpy import {source}"
     if (source / "config.json").is_file():
-        exported = source.with_name(f"{source.name}-onnx")
-        return (
-            f"a model of Hugging Face; {step}"
-            if models and models[0].suffix == ".onnx"
-            else f"a model of Hugging Face; optimum-cli export onnx --model {source} {exported}, then tpy init NAME --from "
-            f"{exported}/model.onnx; or load it with transformers in a model.py"
-        )
+        return f"a model of Hugging Face; tpy import {source}"
     return ""
 
 
