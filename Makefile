@@ -175,14 +175,14 @@ $(MLSERVER_SETUP): pyproject.toml constraints.txt $(SETUP)
 test-mlserver: $(MLSERVER_SETUP) .mlserver/.setup ## MLServer itself beside what tpy import makes of the same folders, which this installs: the same answers
 	$(BIN)/python -m tests.steadily tests/mlserver || test $$? = 5 # 5: all skipped
 
-# MLflow, with scikit-learn and ONNX: 900 MB. Installed and skipped as above.
+# MLflow with tpy's plug-in, scikit-learn and ONNX: 900 MB. Installed and skipped as above.
 .mlflow/.setup:
 	$(PYTHON) -m venv .mlflow
-	.mlflow/bin/python -m pip --disable-pip-version-check -q install mlflow==3.17.2 scikit-learn onnx onnxruntime || echo "not installed: mlflow"
+	.mlflow/bin/python -m pip --disable-pip-version-check -q install -e . mlflow==3.17.2 scikit-learn onnx onnxruntime || echo "not installed: mlflow"
 	.mlflow/bin/python -c 'import mlflow, sklearn, onnxruntime' 2>/dev/null || rm -rf .mlflow/bin
 	touch $@
 
-test-mlflow: $(MLSERVER_SETUP) .mlflow/.setup ## MLflow's scoring server beside tpy's MLflow port, with the same models, which this installs: the same answers
+test-mlflow: $(MLSERVER_SETUP) .mlflow/.setup ## MLflow's scoring server beside tpy's MLflow port, with the same models, which this installs: the same answers; and mlflow deployments
 	$(BIN)/python -m tests.steadily tests/mlflow || test $$? = 5 # 5: all skipped
 
 # transformers, with PyTorch: 1.3 GB. Installed and skipped as above.

@@ -72,6 +72,10 @@ class Client:
         """The answer to a document."""
         return self._document(path, self._ask("POST", path, body, {}).body)
 
+    def order(self, path: str, body: bytes) -> None:
+        """The same where the answer has nothing to tell."""
+        self._ask("POST", path, body, {})
+
     def stream(self, path: str, body: bytes) -> Iterator[Any]:
         """The documents of the events that answer a document, as they come."""
         splitter = EventSplitter()

@@ -84,7 +84,7 @@ def test_cve_2026_47606(attacker: Attacker) -> None:
 
 
 def test_cve_2026_47487(attacker: Attacker) -> None:
-    """22, path traversal: the name of a model in the MLflow plug-in, which is not here. Its neighbour is the name in a load
+    """22, path traversal: the name of a model in the MLflow plug-in (tests/unit/importing). Its neighbour is the name in a load
     call, which makes a folder for the files that come along."""
     for name in ("../x", "..", "a/b", "/tmp/tpy-cve-written", "x\0y", ".", ""):
         code = refused(attacker, "RepositoryModelLoad", _load_message(name, "1/x")).code
