@@ -137,12 +137,12 @@ def test_pickles_need_trust() -> None:
 
 
 def test_onnx_beside_it() -> None:
-    model = planned(
-        folder("BertModel", WEIGHTS, "onnx/model.onnx", "onnx/model.onnx_data", "onnx/model_q4.onnx", "tokenizer.json")
-    )
+    model = planned(folder("BertModel", "onnx/model.onnx", "onnx/model.onnx_data", "onnx/model_q4.onnx", "tokenizer.json"))
     assert list(model.files) == [Copy("onnx/model.onnx", "1/model.onnx"), Copy("onnx/model.onnx_data", "1/model.onnx_data")]
     assert (model.config.backend, model.completes) == ("onnxruntime", True)
     assert model.lost[0].source == "the tokenizer"
+    model = planned(folder("BertModel", WEIGHTS, "onnx/model.onnx", "tokenizer.json"))
+    assert (model.config.backend, [part.source for part in model.lost]) == ("python", ["onnx/model.onnx"])
 
 
 @pytest.mark.parametrize(

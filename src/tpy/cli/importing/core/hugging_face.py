@@ -35,6 +35,9 @@ _OTHER_SENSES: Final = ("vision_config", "audio_config", "speech_config", "num_m
 """Keys in the configuration of models that take more than texts."""
 
 _OPENVINO: Final = ("openvino_model.xml", "openvino_model.bin", "openvino_tokenizer.xml", "openvino_detokenizer.xml")
+_ONNX_BESIDE: Final = "onnx/model.onnx"
+"""Many folders have it beside their weights: it takes tokens, while what is made of the weights takes texts."""
+
 _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".msgpack", ".h5")
 _TOKENIZERS: Final = frozenset(
     {"tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model"}
@@ -159,7 +162,8 @@ def _openvino(folder: HuggingFaceFolder) -> ModelPlan | None:
 
 
 def _onnx(folder: HuggingFaceFolder) -> ModelPlan | None:
-    found = [path for path in ("model.onnx", "onnx/model.onnx") if path in folder.files]
+    places = ("model.onnx",) if "model.safetensors" in folder.files else ("model.onnx", _ONNX_BESIDE)
+    found = [path for path in places if path in folder.files]
     if not found:
         return None
     parent = found[0].rpartition("/")[0]
@@ -229,7 +233,9 @@ def _transformers(folder: HuggingFaceFolder, architecture: str, code: list[str],
     settings = {"TRUSTED": bool(code), "SAFE": safe, **found.settings}
     packages = "transformers, torch" + (", torchvision and pillow" if task == "image-classification" else "")
     method = folder.config.get("quantization_config")
-    quantized = [Part("quantization_config", "its package must be installed where the model runs")] if method else []
+    lost = [Part("quantization_config", "its package must be installed where the model runs")] if method else []
+    if _ONNX_BESIDE in folder.files:
+        lost.append(Part(_ONNX_BESIDE, f"takes tokens: tpy init NAME --from {folder.path}/{_ONNX_BESIDE} serves it"))
     return ModelPlan(
         name=folder.name,
         config=ModelConfig(
@@ -246,7 +252,7 @@ def _transformers(folder: HuggingFaceFolder, architecture: str, code: list[str],
             *([Part("auto_map", f"trust_remote_code, for {', '.join(code)}")] if code else []),
             *found.carried,
         ],
-        lost=quantized,
+        lost=lost,
         header=f"Imported from {_KIND}: {architecture}.",
         footer=(
             "An environment for model.py, if the server's has no transformers.\n"
