@@ -29,6 +29,9 @@ _WEIGHTS: Final = (".safetensors", ".bin", ".gguf", ".onnx", ".xml", ".json", ".
 _SIGNS: Final = ("model_type", "architectures", "_class_name")
 
 
+_decode_list = msgspec.json.Decoder(list[Any]).decode
+
+
 def is_hugging_face_source(source: Path) -> bool:
     """Returns True for a folder with a config.json of transformers, with GGUF files, of an adapter or of diffusers."""
     if not source.is_dir():
@@ -83,7 +86,7 @@ def _document(source: Path, name: str) -> Mapping[str, Any]:
 
 def _list(path: Path) -> list[Any]:
     try:
-        return msgspec.json.decode(read_file(path, bytes_max=DOCUMENT_BYTES_MAX), type=list[Any])
+        return _decode_list(read_file(path, bytes_max=DOCUMENT_BYTES_MAX))
     except (UnusableFile, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unimportable(f"{path.name}: not a JSON list: {error}") from None
 
