@@ -46,9 +46,6 @@ load. As long as clients of Triton wait."""
 LOAD_REPORT_S_MAX: Final = 30.0
 """Seconds for a worker's report, which takes it milliseconds: room for a machine that is busy with the measurement."""
 
-LOAD_END_S_MAX: Final = 10.0
-"""Seconds for a worker to be gone that was killed."""
-
 LOAD_BODIES_BYTES_MAX: Final = 16 * MIB
 """Contents of different responses that a worker keeps for --profile-export-file in one window; of further ones only the times are
 recorded."""

@@ -239,9 +239,10 @@ class Meter:
                 workers.wait(0.005)
             self._ended += [snapshot for snapshot in workers.snapshots() if snapshot.done]
 
-    def _window(self, workers: Workers, windows: Sequence[_Window], wait_s: float) -> _Window:
+    def _window(self, workers: Workers, before: _Beside | None, wait_s: float) -> _Window:
+        """The measurements until now, or for so long. `before` is what was beside at its begin; None: that is now."""
         rules = self._rules
-        before = windows[-1].after if windows else self._beside()
+        before = before or self._beside()
         snapshots, self._ended = self._ended, []
         while True:
             workers.wait(wait_s if rules.requests is None else _END_S)
@@ -277,9 +278,10 @@ class Meter:
 class _Course:
     """One measurement of a meter, window after window."""
 
-    def __init__(self, meter: Meter, level: Level, workers: Workers) -> None:
+    def __init__(self, meter: Meter, level: Level, workers: Workers, before: _Beside | None) -> None:
         self.meter = meter
         self.workers = workers
+        self._before = before
         self.result = Result(level=level, batch=meter._load.batch)
         self.windows: list[_Window] = []
 
@@ -291,7 +293,8 @@ class _Course:
     def add_window(self, wait_s: float) -> bool:
         """Measure one window more, of `wait_s` from now on. Returns False when there is no use in going on."""
         meter, rules, result = self.meter, self.meter._rules, self.result
-        self.windows.append(meter._window(self.workers, self.windows, wait_s))
+        before = self.windows[-1].after if self.windows else self._before
+        self.windows.append(meter._window(self.workers, before, wait_s))
         result.windows.append(meter._figures(self.windows[-1]))
         meter._progress(_line(len(self.windows), result.windows[-1]))
         if error := _only_errors(self.windows[-1]):
@@ -325,9 +328,12 @@ def measure_together(meters: Sequence[Meter], level: Level) -> list[Result]:
                 meter._warm_up_first(level)
         except KeyboardInterrupt:
             return [Result(level=level, batch=meter._load.batch, interrupted=True) for meter in meters]
+        # Where all requests count, the server is asked for its counts before there is one.
+        befores = [None if meter._rules.requests is None else meter._beside() for meter in meters]
         settings = [meter._settings(level, meter._rules.requests) for meter in meters]
         courses = [
-            _Course(meter, level, stack.enter_context(Workers(each))) for meter, each in zip(meters, settings, strict=True)
+            _Course(meter, level, stack.enter_context(Workers(each)), before)
+            for meter, each, before in zip(meters, settings, befores, strict=True)
         ]
         first, *others = courses
         try:

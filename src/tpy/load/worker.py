@@ -1,4 +1,4 @@
-"""The process that sends requests: `python -m tpy.load.worker`, driven by its parent over standard input and output.
+"""The process that sends requests, driven by its parent over a pair of pipes.
 
 The first message is `Settings`; then each byte asks for something: b"s" a `Snapshot` of what has been measured since the last
 one, b"q" to begin no more requests, and a last snapshot when the others are answered. Snapshots have their length in front.
@@ -9,11 +9,10 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import sys
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -239,18 +238,18 @@ class _Worker:
         write_message(self._reports, msgspec.msgpack.encode(snapshot))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The program."""
-    commands = sys.stdin.fileno()
+def main(commands: int, reports: int) -> int:
+    """Run until the parent has the last snapshot. `commands` and `reports` are descriptors. Returns the exit status."""
     with os.fdopen(os.dup(commands), "rb", buffering=0) as file:
         (size,) = LENGTH.unpack(_exactly(file, LENGTH.size))
         settings = msgspec.msgpack.decode(_exactly(file, size), type=Settings)
-    try:
-        worker = _Worker(settings, commands, sys.stdout.buffer)
-    except ServerLost as error:
-        write_message(sys.stdout.buffer, msgspec.msgpack.encode(Recorder().snapshot(done=True, lost=str(error))))
-        return 0
-    worker.run()
+    with os.fdopen(reports, "wb") as output:
+        try:
+            worker = _Worker(settings, commands, output)
+        except ServerLost as error:
+            write_message(output, msgspec.msgpack.encode(Recorder().snapshot(done=True, lost=str(error))))
+            return 0
+        worker.run()
     return 0
 
 
@@ -262,7 +261,3 @@ def _exactly(file: Any, size: int) -> bytes:
             raise EOFError("the parent has gone")
         content += more
     return bytes(content)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

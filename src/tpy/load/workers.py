@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import select
-import subprocess
+import signal
 import sys
 import time
+import traceback
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -14,7 +16,8 @@ from typing import IO
 
 import msgspec
 
-from tpy.limits import LOAD_END_S_MAX, LOAD_REPORT_S_MAX
+from tpy.limits import LOAD_REPORT_S_MAX
+from tpy.load import worker
 from tpy.load.exchange import LENGTH, SNAPSHOT, STOP, Settings, Snapshot, write_message
 
 
@@ -77,20 +80,17 @@ class _Process:
     """One worker. It has its own process group, so that Ctrl-C reaches the parent only."""
 
     def __init__(self, settings: Settings) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tpy.load.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            process_group=0,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._input: IO[bytes] = self._process.stdin
-        self.output: IO[bytes] = self._process.stdout
+        theirs, ours = os.pipe()
+        self._input: IO[bytes] = os.fdopen(ours, "wb", buffering=0)
+        ours, output = os.pipe()
+        self.output: IO[bytes] = os.fdopen(ours, "rb", buffering=0)
         self.done = False
         self._asked = False
+        try:
+            self._pid = _fork(theirs, output)
+        finally:
+            os.close(theirs)
+            os.close(output)
         self._write_all(msgspec.msgpack.encode(settings))
 
     def ask(self, command: bytes) -> None:
@@ -112,8 +112,8 @@ class _Process:
 
     def end(self) -> None:
         """End it at once."""
-        self._process.kill()
-        self._process.wait(LOAD_END_S_MAX)
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
         self._input.close()
         self.output.close()
 
@@ -134,3 +134,30 @@ class _Process:
                 raise WorkerFailed("a worker gave no report" if not ready else "a worker ended without a report")
             content += more
         return bytes(content)
+
+
+def _fork(commands: int, reports: int) -> int:
+    """Fork a worker with these as its standard input and output. Returns its process id. The command that measures has imported
+    all that a worker needs and runs no thread of ours at this time, and a fresh process would take as much time of the processor
+    as some hundred requests, beside the server that is about to be measured."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # else the worker has what waits there, too
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, of numpy's threads, which end in a fork
+        pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        os.dup2(commands, 0)
+        os.dup2(reports, 1)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        status = worker.main(0, 1)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
