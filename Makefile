@@ -410,6 +410,12 @@ greedy: $(SETUP) ## two tenants, of which one sends a hundred times as much: wha
 leaks: $(SETUP) ## 200,000 requests and what is left of them
 	$(BIN)/python -m tests.leaks
 
+GROWTH_SECONDS ?= 60
+
+leaks-by-backend: $(SETUP) ## the slope of resident memory per million requests, of the server and of workers, for each backend that is installed; then what is left of a burst: 16 minutes
+	$(BIN)/python -m tests.leaks.growth --seconds $(GROWTH_SECONDS)
+	$(BIN)/python -m tests.leaks.burst
+
 INTEROP := aiperf client model-analyzer tritony
 INTEROP_SETUP := $(patsubst %,.interop/%/.setup,$(INTEROP))
 .interop/client/.setup: INTEROP_PACKAGES := 'tritonclient[all]' pillow attrdict

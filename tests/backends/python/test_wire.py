@@ -44,7 +44,7 @@ from tpy_data.backends.python.worker.core.frames import (
 )
 from tpy_data.backends.python.worker.core.session import LEGAL_MOVES, Session, State
 from tpy_data.backends.python.worker.core.windows import BYTES_MAX, Receipts
-from tpy_data.backends.python.worker.endpoint import NO_TENSORS, RECEIVE_BYTES, Closed, Endpoint, Foreign, Unread
+from tpy_data.backends.python.worker.endpoint import RECEIVE_BYTES, Closed, Endpoint, Foreign, Unread
 from tpy_data.backends.python.worker.segments import SEGMENT_BYTES_MIN, Borrower, Lender
 
 frames = st.tuples(
@@ -246,56 +246,6 @@ def test_a_segment_is_used_again_when_nobody_looks_at_it() -> None:
     assert sorted(borrower.take_released()) == [number, other]
     lender.take_back([number, other])
     assert _lent(lender, 100_000)[2] == -1
-
-
-def test_pages_of_free_segments_are_given_back_and_the_segments_stay() -> None:
-    lender, borrower = Lender(), Borrower(writable=False)
-    number, size, file = _lent(lender, 100_000)
-    watched = os.dup(file)
-    borrower.borrow(number, size, file)
-    held, _, held_file = _lent(lender, 100_000)
-    whole = borrower.borrow(held, size, held_file)
-    assert os.fstat(watched).st_blocks > 0
-    lender.take_back(borrower.take_released())
-    lender.give_memory_back()
-    assert os.fstat(watched).st_blocks == 0
-    os.close(watched)
-    assert whole[:100_000].min() == 7, "somebody looks at it"
-    again, _, file = _lent(lender, 100_000)
-    assert (again, file) == (number, -1)
-    assert borrower.borrow(again, size, None)[:100_000].min() == 7
-
-
-def test_an_end_that_waits_for_long_gives_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = (Endpoint(end, writable=True) for end in socket.socketpair())
-    trims: list[int] = []
-
-    def trim() -> None:
-        trims.append(len(trims))
-        theirs.write(Kind.HELLO, 0, b"{}")
-
-    monkeypatch.setattr(endpoint_module, "IDLE_MS", 1)
-    monkeypatch.setattr(endpoint_module, "trim", trim)
-    loan = ours.lend(_large())
-    assert loan is not None
-    watched = os.dup(loan.descriptor)
-    ours.write(Kind.HELLO, 0, b"{}", NO_TENSORS, loan)
-    theirs.receive()  # and nobody looks at the tensor
-    theirs.write(Kind.HELLO, 0, b"{}")
-    ours.receive()
-    assert os.fstat(watched).st_blocks > 0
-    ours.receive()
-    assert os.fstat(watched).st_blocks == 0
-    assert trims == [0]
-    os.close(watched)
-    ours.close()
-    theirs.close()
-
-
-def _large() -> Layout:
-    layout = Layout()
-    layout.add("x", 2, np.full(INLINE_BYTES_MAX + 1, 7, np.uint8))
-    return layout
 
 
 def test_other_threads_run_while_a_large_tensor_is_written() -> None:

@@ -55,6 +55,11 @@ class _Segment:
         self.memory = memory
         self.bytes = len(memory)
 
+    def give_pages_back(self) -> None:
+        """Give its memory back to the system, for both ends."""
+        with contextlib.suppress(OSError):  # a kernel that cannot
+            self.memory.madvise(mmap.MADV_REMOVE)
+
 
 class Loan:
     """A segment on its way to the peer. `descriptor` is a file to send along (then to close with `sent`), or -1."""
@@ -134,14 +139,14 @@ class Lender:
         while len(self._free) > FREE_SEGMENTS_MIN and sum([segment.bytes for segment in self._free]) > FREE_BYTES_MAX:
             smallest = min(self._free, key=lambda segment: segment.bytes)
             self._free.remove(smallest)
+            smallest.give_pages_back()  # the peer has it mapped until the next message
             self.dropped.append(smallest.number)
 
     def give_memory_back(self) -> None:
         """Give the pages of free segments back to the system, for both ends. The segments stay: what is written next gets new
         pages."""
         for segment in self._free:
-            with contextlib.suppress(OSError):  # a kernel that cannot
-                segment.memory.madvise(mmap.MADV_REMOVE)
+            segment.give_pages_back()
 
     def take_dropped(self) -> list[int]:
         """Segments that the peer should unmap; to be said in the next message."""
