@@ -108,6 +108,10 @@ def test_contents_that_no_writer_writes_are_refused_in_words(monkeypatch: pytest
     assert "unexpected number of string elements 2 " in text
     for broken in (b"\x32\x86\x08" + bytes(1030), b"\x12\x80\x08" + b"\xff" * 1024, b"\x12\x80\x10" + bytes(1024)):
         assert _refused(within_input(broken, b"FP32")) == (Internal, "Unable to parse request")
+    broken = b"\x12\x80\x08" + bytes(1024) + b"\x12\x02\xff\xff"  # ends within a number
+    assert _refused(within_input(broken, b"INT32")) == (Internal, "Unable to parse request")
+    kind, text = _refused(within_input(strings * few + b"\x0b\x42\x01a\x0c", b"BYTES", few + 1))
+    assert (kind, "of several kinds" in text) == (InvalidArgument, True)
 
 
 def test_large_strings_are_those_that_were_written() -> None:

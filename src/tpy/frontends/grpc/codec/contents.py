@@ -124,11 +124,11 @@ def _large_elements(data: memoryview, tensor: str, count: int) -> list[tuple[int
     if not fields or not all(tag in _PACKED_TAGS for tag, _, _, _ in fields):
         if len(data) <= GRPC_CONTENTS_PARSE_BYTES_MAX:
             return _elements(_parsed(data))
-        return [(8, _large_strings(data, tensor, count))]
+        return [(8, read_strings(data, tensor, count))]
     arrays: dict[int, list[np.ndarray[Any, Any]]] = {}
     for tag, _, body, end in fields:
         number = _PACKED_TAGS[tag]
-        read = _fixed(data[body:end], _FIXED[number]) if number in _FIXED else _varints(data[body:end], tag)
+        read = _fixed(data[body:end], _FIXED[number]) if number in _FIXED else read_varints(data[body:end], tag)
         arrays.setdefault(number, []).extend(read)
     joined = (
         (number, parts[0] if len(parts) == 1 else np.concatenate(parts)) for number, parts in sorted(arrays.items()) if parts
@@ -142,17 +142,18 @@ def _fixed(packed: memoryview, dtype: np.dtype[Any]) -> list[np.ndarray[Any, Any
     return [np.frombuffer(packed, dtype)]
 
 
-def _varints(packed: memoryview, tag: int) -> list[np.ndarray[Any, Any]]:
-    """Packed numbers of any length, some at a time: other threads have their turn in between."""
+def read_varints(packed: memoryview, tag: int) -> list[np.ndarray[Any, Any]]:
+    """Packed numbers of any length, some at a time: other threads have their turn in between. `tag` is that of a field of
+    InferTensorContents, which says what they are. Raises Internal for bytes that are not such numbers."""
     field, word, _ = _FIELDS[_PACKED_TAGS[tag] - 1]
     arrays: list[np.ndarray[Any, Any]] = []
     at = 0
     while at < len(packed):
         end = min(len(packed), at + _PACKED_TOGETHER_BYTES)
-        first = end - VARINT_BYTES_MAX
+        first = max(at, end - VARINT_BYTES_MAX)
         while end > first and packed[end - 1] >= MORE:
             end -= 1
-        if end <= max(at, first):
+        if end <= first:
             raise unparsable()
         piece = packed[at:end]
         arrays.append(np.array(getattr(_parsed(b"".join((bytes((tag,)), varint(len(piece)), piece))), field), _WIDE[word]))
@@ -160,14 +161,18 @@ def _varints(packed: memoryview, tag: int) -> list[np.ndarray[Any, Any]]:
     return arrays
 
 
-def _large_strings(data: memoryview, tensor: str, count: int) -> list[bytes]:
-    """Strings, one by one: other threads have their turn in between. Stops when there are more than `count`."""
+def read_strings(data: memoryview, tensor: str, count: int) -> list[bytes]:
+    """The strings of field 8, of which `data` consists, one by one: other threads have their turn in between. Stops when there
+    are more than `count`. Raises InvalidArgument for other fields and too many strings, Internal for a broken message."""
     strings: list[bytes] = []
     at, size = 0, len(data)
     while at < size and len(strings) <= count:
         at += _append_short(bytes(data[at : at + _STRINGS_TOGETHER_BYTES]), strings)
         if at < size:  # a long one, or the last
-            tag, _, body, end = next(each_field(data[at:], FieldBudget(1)), (0, 0, 0, 0))
+            try:
+                tag, _, body, end = next(each_field(data[at:], FieldBudget(1)), (0, 0, 0, 0))
+            except TooManyFields:  # a group
+                tag = body = end = 0
             if tag != _BYTES_TAG:
                 raise InvalidArgument(
                     f"contents of input tensor '{echo(tensor)}' are of several kinds, or not packed, which is accepted up to "
