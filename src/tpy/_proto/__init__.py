@@ -4,6 +4,6 @@ Clients register files of the same names (model_config.proto, grpc_service.proto
 imported; a second, different definition there makes the import fail. A private pool keeps both in one process.
 """
 
-from tpy._proto.pool import POOL, message_class, messages, request_class
+from tpy._proto.pool import POOL, build_pool, message_class, messages, request_class
 
-__all__ = ["POOL", "message_class", "messages", "request_class"]
+__all__ = ["POOL", "build_pool", "message_class", "messages", "request_class"]

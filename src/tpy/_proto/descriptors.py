@@ -1,5 +1,5 @@
 # Written by proto/generate.py from grpc_service.proto, health.proto, model_config.proto, reflection.proto. Do not edit.
-"""The serialised FileDescriptorSet of proto/*.proto, in base64; dependencies before the files that use them."""
+"""The serialised FileDescriptorSet of proto/*.proto, in base64; dependencies come first."""
 
 FILE_DESCRIPTOR_SET = """
 CrhYChJtb2RlbF9jb25maWcucHJvdG8SCWluZmVyZW5jZSLAAQoQTW9kZWxSYXRlTGltaXRlchJCCglyZXNvdXJjZXMYASADKAsyJC5pbmZlcmVuY2UuTW9k

@@ -12,15 +12,16 @@ from google.protobuf.message import Message
 from tpy._proto.descriptors import FILE_DESCRIPTOR_SET
 
 
-def _build_pool() -> descriptor_pool.DescriptorPool:
-    files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(FILE_DESCRIPTOR_SET))
+def build_pool(file_descriptor_set: str) -> descriptor_pool.DescriptorPool:
+    """A pool with the files that `proto/generate.py` has written."""
+    files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(file_descriptor_set))
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)
     return pool
 
 
-POOL: Final = _build_pool()
+POOL: Final = build_pool(FILE_DESCRIPTOR_SET)
 
 
 def message_class(full_name: str) -> type[Message]:
@@ -28,9 +29,9 @@ def message_class(full_name: str) -> type[Message]:
     return message_factory.GetMessageClass(POOL.FindMessageTypeByName(full_name))
 
 
-def messages(file: str) -> Any:
+def messages(file: str, pool: descriptor_pool.DescriptorPool = POOL) -> Any:
     """The classes of the messages of a file of proto/, as attributes: `messages("health.proto").HealthCheckRequest`."""
-    described = POOL.FindFileByName(file).message_types_by_name
+    described = pool.FindFileByName(file).message_types_by_name
     return SimpleNamespace(**{name: message_factory.GetMessageClass(each) for name, each in described.items()})
 
 
