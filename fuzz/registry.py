@@ -26,6 +26,7 @@ from fuzz.schedulers import sequence_targets as sequences
 from fuzz.schedulers import targets as schedulers
 from fuzz.schedulers import tuned_targets as tuned
 from fuzz.target import Target
+from fuzz.tensorflow_serving import targets as tensorflow_serving
 
 TARGETS: tuple[Target, ...] = (
     schedulers.DEFAULT,
@@ -75,6 +76,9 @@ TARGETS: tuple[Target, ...] = (
     grpc.REQUESTS,
     grpc.RESPONSES,
     grpc.REGIONS,
+    tensorflow_serving.READING,
+    tensorflow_serving.WRITING,
+    tensorflow_serving.CANARY,
     worker.FRAMES,
     worker.CANARY,
     worker.TENSORS,

@@ -34,6 +34,8 @@ _SERVICES = {
     "MLflow HTTPService": "localhost:5000",
     "OpenAI HTTPService": "localhost:9000",
     "Sagemaker HTTPService": "localhost:8080",
+    "TensorFlow Serving HTTPService": "localhost:8501",
+    "TensorFlow Serving GRPCService": "localhost:8500",
     "TorchServe HTTPService": "localhost:8080",
     "Vertex AI HTTPService": "localhost:8080",
 }

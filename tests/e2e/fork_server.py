@@ -48,6 +48,8 @@ _IMPORTED = {
         "tpy.frontends.metrics_http",
         "tpy.frontends.openai.frontend",
         "tpy.frontends.sagemaker.frontend",
+        "tpy.frontends.tensorflow_serving.grpc",
+        "tpy.frontends.tensorflow_serving.rest",
         "tpy.frontends.torchserve.frontend",
         "tpy.frontends.vertex_ai.frontend",
         "tpy_data.backends.onnxruntime",

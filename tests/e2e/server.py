@@ -34,6 +34,8 @@ _PRESET = (
     "--mlflow-port=0",
     "--openai-port=0",
     "--sagemaker-port=0",
+    "--tensorflow-serving-port=0",
+    "--tensorflow-serving-grpc-port=0",
     "--torchserve-port=0",
     "--vertex-ai-port=0",
 )

@@ -1,4 +1,4 @@
-"""--auth-config on the ports of MLflow, OpenAI, SageMaker, TorchServe, Vertex AI: the same keys, roles and rates as on HTTP."""
+"""--auth-config on the ports of other protocols: MLflow, OpenAI, SageMaker, TensorFlow Serving, TorchServe, Vertex AI."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.error import HTTPError
 
+import grpc
 import pytest
 from openai import AuthenticationError, NotFoundError, OpenAI, PermissionDeniedError, RateLimitError
 
 from tests.docs.pages import ROOT
 from tpy.frontends.access.config import digest, key_entry
+from tpy.frontends.tensorflow_serving.protos import pb, tf
 
 from .repositories import ModelFolder
 from .server import ServerProcess
@@ -52,6 +54,7 @@ def server(home: Path) -> Iterator[ServerProcess]:
         "--allow-openai=true",
         "--allow-sagemaker=true",
         "--sagemaker-default-model=same",
+        "--allow-tensorflow-serving=true",
         "--allow-torchserve=true",
         "--allow-vertex-ai=true",
         "--vertex-ai-default-model=same",
@@ -147,6 +150,40 @@ def test_mlflow_with_keys(server: ServerProcess) -> None:
         for key, status in (("", 401), ("writer", 403), ("admin", 403), ("same", 200)):
             assert call(server, "MLflow", path, b'{"inputs": [[7]]}', key=key)[0] == status, (path, key)
     assert call(server, "MLflow", "/models/writer/invocations", b'{"inputs": [["a"]]}', key="same")[0] == 403
+
+
+def test_tensorflow_serving_with_keys(server: ServerProcess) -> None:
+    rows = b'{"instances": [[7]]}'
+    for key, status in (("", 401), ("writer", 403), ("admin", 403), ("same", 200)):
+        assert call(server, "TensorFlow Serving", "/v1/models/same:predict", rows, key=key)[0] == status, key
+    for key, status in (("", 401), ("writer", 403), ("admin", 200), ("same", 200)):
+        for path in ("/v1/models/same", "/v1/models/same/metadata"):
+            assert call(server, "TensorFlow Serving", path, key=key)[0] == status, (path, key)
+    request = pb.PredictRequest(model_spec={"name": "same"})
+    request.inputs["INPUT0"].CopyFrom(
+        tf.TensorProto(dtype="DT_INT32", tensor_shape={"dim": [{"size": 1}, {"size": 1}]}, int_val=[7])
+    )
+    reload = pb.ReloadConfigRequest(config={"model_config_list": {"config": [{"name": "nobody"}]}})
+    denied = ("PERMISSION_DENIED", "UNAUTHENTICATED")
+    with grpc.insecure_channel(server.address("TensorFlow Serving GRPCService") or "") as channel:
+        for path, message, allowed in (
+            ("PredictionService/Predict", request, "same"),
+            ("PredictionService/GetModelMetadata", pb.GetModelMetadataRequest(model_spec={"name": "same"}), ""),
+            ("ModelService/GetModelStatus", pb.GetModelStatusRequest(model_spec={"name": "same"}), "same"),
+            ("ModelService/HandleReloadConfigRequest", reload, "admin"),
+        ):
+            method = channel.unary_unary(f"/tensorflow.serving.{path}", request_serializer=type(message).SerializeToString)
+            for key in ("", "writer", "same", "admin"):
+                metadata = (("x-api-key", f"key-of-{key}"),) if key else ()
+                try:
+                    method(message, metadata=metadata, timeout=30)
+                    status = "OK"
+                except grpc.RpcError as error:
+                    status = error.code().name
+                if key in ("", "writer"):
+                    assert status == denied[not key], (path, key)
+                elif key == allowed:
+                    assert status == "OK", path
 
 
 def test_torchserve_with_keys(server: ServerProcess) -> None:

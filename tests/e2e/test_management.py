@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc
@@ -39,6 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         "--load-model=writer",
         "--allow-openai=true",
         "--allow-sagemaker=true",
+        "--allow-tensorflow-serving=true",
         "--allow-torchserve=true",
         "--frontend-processes=1",
     )
@@ -97,6 +99,16 @@ def test_ports_of_platforms_change_nothing(server: ServerProcess) -> None:
         status, text = ask(address, path, None if path == "/models/writer" else b"{}")
         assert (status, REFUSAL in text) == (403, True), path
     assert "writer" in ask(openai, "/v1/models")[1]
+
+
+def test_tensorflow_serving_changes_nothing(server: ServerProcess) -> None:
+    with grpc.insecure_channel(server.address("TensorFlow Serving GRPCService") or "") as channel:
+        reload = channel.unary_unary("/tensorflow.serving.ModelService/HandleReloadConfigRequest")
+        with pytest.raises(grpc.RpcError) as refused:
+            reload(b"", timeout=30)
+    assert (refused.value.code().name, REFUSAL in refused.value.details()) == ("UNAVAILABLE", True)
+    rest = server.address("TensorFlow Serving HTTPService")
+    assert json.loads(ask(rest, "/v1/models/m:predict", b'{"instances": [[1, 2, 3]]}')[1]) == {"predictions": [[2, 4, 6]]}
 
 
 def test_the_start_page_tells_models_where_the_index_is(server: ServerProcess) -> None:

@@ -13,6 +13,7 @@ from tpy.frontends.http.serving import create_endpoint
 from tpy.frontends.mlflow import frontend as mlflow
 from tpy.frontends.openai import frontend as openai
 from tpy.frontends.sagemaker import frontend as sagemaker
+from tpy.frontends.tensorflow_serving import rest as tensorflow_serving
 from tpy.frontends.torchserve import frontend as torchserve
 from tpy.frontends.vertex_ai import frontend as vertex
 from tpy.services import Services
@@ -31,6 +32,7 @@ def applications(services: Services | None = None, **options: Any) -> list[tuple
         ("mlflow", mlflow.create_app(endpoint, options=mlflow.Options(**base, model="m"))),
         ("openai", openai.create_app(endpoint, options=openai.Options(**base))),
         ("sagemaker", sagemaker.create_app(endpoint, options=sagemaker_options)),
+        ("tensorflow_serving", tensorflow_serving.create_app(endpoint, options=tensorflow_serving.Options(**base))),
         ("torchserve", torchserve.create_app(endpoint, options=torchserve.Options(**base))),
         ("vertex", vertex.create_app(endpoint, options=vertex_options, model="m")),
     ]

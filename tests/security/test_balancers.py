@@ -39,7 +39,7 @@ REFUSED = {
     "space before it": b" " + LINE,
     "no header": b"",
 }
-BEHIND_BALANCERS = ("http", "mlflow", "openai", "sagemaker", "torchserve", "vertex")
+BEHIND_BALANCERS = ("http", "mlflow", "openai", "sagemaker", "tensorflow_serving", "torchserve", "vertex")
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 

@@ -11,7 +11,7 @@ def default(name: str) -> object:
     return FLAG_BY_NAME[name.replace("_", "-")].default
 
 
-@pytest.mark.parametrize("platform", ["mlflow", "openai", "sagemaker", "torchserve", "vertex_ai"])
+@pytest.mark.parametrize("platform", ["mlflow", "openai", "sagemaker", "tensorflow_serving", "torchserve", "vertex_ai"])
 def test_ports_of_platforms_are_closed(platform: str) -> None:
     assert default(f"allow_{platform}") is False
 

@@ -21,6 +21,7 @@ NOT_NEEDED = (
     "tpy.frontends.openai",
     "tpy.frontends.sagemaker",
     "tpy.frontends.mlflow",
+    "tpy.frontends.tensorflow_serving",
     "tpy.frontends.torchserve",
     "tpy.frontends.vertex_ai",
     "tpy.ray",

@@ -1,0 +1,16 @@
+"""Signatures for tests."""
+
+from __future__ import annotations
+
+from tpy.frontends.tensorflow_serving.models import Argument, Signature
+from tpy.messages import DataType
+
+
+def arguments(**kinds: DataType) -> dict[str, Argument]:
+    """Tensors of any number of rows and columns, by name."""
+    return {name: Argument(name=name, datatype=kind, shape=(-1, -1), is_scalar=False) for name, kind in kinds.items()}
+
+
+def signature(inputs: dict[str, Argument], outputs: dict[str, Argument] | None = None) -> Signature:
+    """The signature `serving_default` of a model `m`."""
+    return Signature(model="m", name="serving_default", inputs=inputs, outputs=outputs or {})
