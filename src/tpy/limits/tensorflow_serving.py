@@ -18,6 +18,10 @@ INLINE_FILLED_BYTES_MAX: Final = 256 * KIB
 EXAMPLES_MAX: Final = 65_536
 """Examples of a request for classification or regression, and fields around them: far more than a batch has."""
 
+CONTEXTS_BYTES_MAX: Final = 8 * MIB
+"""Bytes of the context of examples, which is a part of each of them (two milliseconds to copy): a few megabytes would stand for a
+terabyte."""
+
 TASKS_MAX: Final = 64
 """Tasks of a MultiInference, each of which is a request to a model."""
 

@@ -27,7 +27,8 @@ class RequestRecord:
     All times are nanoseconds on the server's Clock, 0 for what has not happened. `protocol` is "http", "grpc", "grpc-stream",
     "generate", "openai", "kserve-v1", "mlflow", "sagemaker", "tensorflow-serving", "torchserve", "vertex-ai", "embedded",
     "frontend" (from a frontend process), "call" (of a model) or "step" (of an ensemble); `parent` is the record of the request
-    that a call or step belongs to. `peer` is the caller's address, `headers` are those of his that concern observers (lower-case names).
+    that a call or step belongs to. `peer` is the caller's address, `headers` are those of his that concern observers (lower-case
+    names).
 
     `begun_ns`: its first byte arrived, as far as that is known. `received_ns`: all of it had. `submitted_ns`: it was given to its
     model. `started_ns`, `input_ns`, `infer_ns`, `output_ns`: its execution's begin and durations; None and 0 without one.

@@ -11,7 +11,7 @@ from tpy.errors import Internal, InvalidArgument
 from tpy.frontends.tensorflow_serving.examples import classes_of, examples_of, examples_tensor, read_input, values_of
 from tpy.frontends.tensorflow_serving.models import CLASSIFY, REGRESS, SignatureNotServed
 from tpy.frontends.tensorflow_serving.protos import pb, tf
-from tpy.limits.tensorflow_serving import EXAMPLES_MAX
+from tpy.limits.tensorflow_serving import CONTEXTS_BYTES_MAX, EXAMPLES_MAX
 from tpy.messages import DataType, Tensor
 
 from .signatures import arguments, signature
@@ -34,6 +34,23 @@ def test_features_of_json() -> None:
     first, second = map(features, examples_of(document))
     assert first == {"all": [b"c"], "own": [1], "f": [1.5], "i": [1, -2], "s": [b"a", b"\xff"], "mixed": [1.0, 2.5]}
     assert second == {"all": [b"c"], "own": [2]}, "an example's features are before those of the context"
+
+
+def test_a_context_is_not_multiplied_without_bound() -> None:
+    count = 1000
+    context = {"c": "x" * (CONTEXTS_BYTES_MAX // count)}
+    document: dict[str, Any] = {"examples": [{}] * count, "context": context}
+    message = pb.Input(
+        example_list_with_context={
+            "examples": [tf.Example()] * count,
+            "context": tf.Example(features={"feature": {"c": {"bytes_list": {"value": [context["c"].encode()]}}}}),
+        }
+    ).SerializeToString()
+    told = rf"for {count} examples comes to \d+ bytes, at most {CONTEXTS_BYTES_MAX} are accepted"
+    with pytest.raises(InvalidArgument, match=told):
+        examples_of(document)
+    with pytest.raises(InvalidArgument, match=told):
+        read_input(memoryview(message))
 
 
 @pytest.mark.parametrize(

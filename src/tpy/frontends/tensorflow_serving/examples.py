@@ -17,7 +17,7 @@ from tpy.frontends.http.codec.pieces import LongArray, LongString
 from tpy.frontends.tensorflow_serving.models import CLASSIFY, REGRESS, Signature, SignatureNotServed, tensor_of
 from tpy.frontends.tensorflow_serving.protos import tf
 from tpy.frontends.tensorflow_serving.rows import decoded
-from tpy.limits.tensorflow_serving import EXAMPLES_MAX
+from tpy.limits.tensorflow_serving import CONTEXTS_BYTES_MAX, EXAMPLES_MAX
 from tpy.messages import DataType, Tensor
 
 _KIND: Final = {CLASSIFY: "classification", REGRESS: "regression"}
@@ -61,7 +61,20 @@ def read_input(data: memoryview) -> list[bytes]:
                     context += bytes(data[body + at : body + stop])
     except TooManyFields:
         raise InvalidArgument(f"more than {EXAMPLES_MAX} examples, at most as many are accepted") from None
-    return [context + each for each in examples] if context else examples
+    return _with_context(context, examples)
+
+
+def _with_context(context: bytes, examples: list[bytes]) -> list[bytes]:
+    """The context in front of each. Raises InvalidArgument where a small request would stand for far more."""
+    if not context:
+        return examples
+    size = len(context) * len(examples)
+    if size > CONTEXTS_BYTES_MAX:
+        raise InvalidArgument(
+            f"a context of {len(context)} bytes for {len(examples)} examples comes to {size} bytes, "
+            f"at most {CONTEXTS_BYTES_MAX} are accepted: send fewer at a time"
+        )
+    return [context + each for each in examples]
 
 
 def examples_of(document: Mapping[str, object]) -> list[bytes]:
@@ -72,7 +85,8 @@ def examples_of(document: Mapping[str, object]) -> list[bytes]:
     if len(examples) > EXAMPLES_MAX:
         raise InvalidArgument(f"{len(examples)} examples, at most {EXAMPLES_MAX} are accepted")
     context = _example(document["context"], "context") if "context" in document else b""
-    return [context + _example(each, f"examples[{number}]") for number, each in enumerate(cast("list[object]", examples))]
+    found = [_example(each, f"examples[{number}]") for number, each in enumerate(cast("list[object]", examples))]
+    return _with_context(context, found)
 
 
 def _example(value: object, where: str) -> bytes:

@@ -221,8 +221,8 @@ def _model(
         number = numbers[version.text]
         contents = msgspec.structs.replace(version.archive.contents, target=f"{number}/archive")
         files += [Text(f"{number}/model.py", _MODEL_PY), contents, Copy(package.folder, f"{number}/ts")]
-        if config := _json(version.archive.config):
-            files.append(Text(f"{number}/model-config.json", config))
+        if text := _json(version.archive.config):
+            files.append(Text(f"{number}/model-config.json", text))
         carried.append(Part(f"{version.archive.archive}, modelVersion {version.text}", f"{number}/archive"))
         carried.append(
             Part(f"handler {text_of(version.model.get('handler'))}", f"{number}/model.py, which runs it by {number}/ts")
