@@ -92,6 +92,9 @@ def test_entities_gaps_and_texts(server: ServerProcess, expected: dict[str, Any]
         for one, other in zip(found, expected[model]["result"], strict=True):
             assert [each.keys() for each in one] == [each.keys() for each in other]
             assert np.allclose([each["score"] for each in one], [each["score"] for each in other], atol=1e-5)
+    lacking = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["no gap"]}]}
+    status, text = ask(server, "/v2/models/gaps/infer", lacking)
+    assert (status, "mask" in text) == (500, True)
     made = answer(server, "writer", ("text", expected["texts"][:2]))["generated_text"]
     assert [row[0] for row in made] == expected["writer"]["generated_text"]
 

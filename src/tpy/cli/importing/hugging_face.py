@@ -28,6 +28,8 @@ _STUB: Final = b"version https://git-lfs"
 _WEIGHTS: Final = (".safetensors", ".bin", ".gguf", ".onnx", ".xml", ".json", ".model")
 _SIGNS: Final = ("model_type", "architectures", "_class_name")
 
+_decode_list = msgspec.json.Decoder(list[Any]).decode
+
 
 _decode_list = msgspec.json.Decoder(list[Any]).decode
 

@@ -41,18 +41,27 @@ class TritonPythonModel:
             try:
                 found = rows_of(request)
             except Exception as error:
-                answers[at] = pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{{type(error).__name__}}: {{error}}"))
+                answers[at] = failure(error)
                 continue
             parts.append((at, slice(len(rows), len(rows) + len(found))))
             rows += found
-        if rows:
+        if not rows:
+            return answers
+        try:
             with torch.inference_mode():
                 outputs = self.run(rows)
-            for at, part in parts:
-                tensors = [pb_utils.Tensor(name, np.ascontiguousarray(values[part])) for name, values in outputs.items()]
-                answers[at] = pb_utils.InferenceResponse(tensors)
+        except Exception as error:
+            if len(requests) > 1:  # the others are not to fail with it
+                return [self.execute([request])[0] for request in requests]
+            return [failure(error)]
+        for at, part in parts:
+            tensors = [pb_utils.Tensor(name, np.ascontiguousarray(values[part])) for name, values in outputs.items()]
+            answers[at] = pb_utils.InferenceResponse(tensors)
         return answers
 {run}
+
+def failure(error):
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{{type(error).__name__}}: {{error}}"))
 '''
 
 _TEXTS = """
@@ -137,9 +146,12 @@ _GENERATED = (
 
 _PIPED = (
     """
+    pipe = None
+
     def run(self, rows):
-        pipe = transformers.pipeline(TASK, model=self.model, tokenizer=self.read, device=self.device, **OPTIONS)
-        found = [json.dumps(pipe(row), default=float, ensure_ascii=False).encode() for row in rows]
+        if self.pipe is None:
+            self.pipe = transformers.pipeline(TASK, model=self.model, tokenizer=self.read, device=self.device, **OPTIONS)
+        found = [json.dumps(self.pipe(row), default=float, ensure_ascii=False).encode() for row in rows]
         return {"result": np.array(found, object).reshape(-1, 1)}
 
 
