@@ -60,4 +60,10 @@ def test_deployments(tmp_path: Path) -> None:
         made = run(str(MLFLOW), "deployments", "create", "-t", plain, "--name", "mine", "-m", str(given), **about)
         assert "deployment mine is created" in made
         assert (repository / "mine" / "1" / "model.onnx").exists()
+        (tmp_path / "rows.json").write_text('[{"a": 1.0, "b": 2.0, "c": 3.0}]')
+        rows = str(tmp_path / "rows.json")
+        predicted = run(str(MLFLOW), "deployments", "predict", "-t", target, "--name", "mine", "-I", rows)
+        assert json.loads(predicted) == {"predictions": [{"OUTPUT": [3.0, 5.0, 7.0]}]}
+        run(str(MLFLOW), "deployments", "delete", "-t", plain, "--name", "mine", **about)
+        assert not (repository / "mine").exists()
         assert "--model-control-mode=explicit" in run(str(MLFLOW), "deployments", "help", "-t", "tpy")

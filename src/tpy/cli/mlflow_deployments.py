@@ -6,6 +6,7 @@ repository has to be a folder of this machine.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
 import subprocess
@@ -65,12 +66,14 @@ ${API_KEY} is the key of a server with --auth-config: it needs the roles manage 
 """
 
 
-def run_local(target: str, name: str, model_uri: str, flavor: str | None = None, config: Config | None = None) -> None:
-    """Serve a model until Ctrl-C, at the ports 8000 and 5000."""
+def run_local(name: str, model_uri: str, flavor: str | None = None, config: Config | None = None) -> None:
+    """Serve a model until Ctrl-C, at the ports 8000 and 5000 of this machine alone. MLflow calls it without the target."""
     with tempfile.TemporaryDirectory() as folder:
         _change(lambda: _deploy(DeployedModels(folder).add, name, model_uri, flavor, config, load=lambda: None))
-        command = [sys.executable, "-m", "tpy", "serve", folder, "--allow-mlflow=true", f"--mlflow-model={name}"]
-        subprocess.run(command, check=False)
+        here = ("--http-address=127.0.0.1", "--grpc-address=127.0.0.1")
+        command = [sys.executable, "-m", "tpy", "serve", folder, *here, "--allow-mlflow=true", f"--mlflow-model={name}"]
+        with contextlib.suppress(KeyboardInterrupt):
+            subprocess.run(command, check=False)
 
 
 class TpyDeploymentClient(BaseDeploymentClient):  # type: ignore[misc]  # mlflow is not there when types are checked
