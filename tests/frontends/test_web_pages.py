@@ -84,12 +84,14 @@ async def test_inference_and_reading_do_not_ask_who_sends_them() -> None:
         assert (await client.ask(get("/v2", EVIL))).status == 200
 
 
-PREDICTIONS = ("/predictions/<model>", "/predictions/<model>/<release>")
+PREDICTIONS = ("/predictions/<model>", "/predictions/<model>/<release>", "/wfpredict/<workflow>")
 INFERENCE = (
     "/infer",
     "/generate",
     "/generate_stream",
     ":predict",
+    ":classify",
+    ":regress",
     "/completions",
     "/embeddings",
     "/invocations",

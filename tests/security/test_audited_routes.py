@@ -38,8 +38,9 @@ READING = re.compile(r"POST (/v2/repository(/<repository>)?/(index|models/<model
 
 INFERENCE = re.compile(
     r"(POST|PUT) (/v2/models/<model>(/versions/<digits:version>)?/(infer|generate|generate_stream)|/v1/models/<model>:predict"
+    r"|/v1/models/<servable:model>(/versions/<digits:version>|/labels/<servable:label>)?:(predict|classify|regress)"
     r"|/v1/(chat/)?completions|/v1/embeddings"
-    r"|(/models/<model>(/versions/<digits:version>)?)?/invocations|/models/<name>/invoke|/predictions/<model>(/<release>)?)"
+    r"|(/models/<model>(/versions/<digits:version>)?)?/invocations|/models/<name>/invoke|/predictions/<model>(/<release>)?|/wfpredict/<workflow>)"
 )
 
 CHANGING_METHODS = {

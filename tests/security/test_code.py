@@ -78,7 +78,7 @@ def test_nothing_is_unpickled_evaluated_or_given_to_a_shell() -> None:
     assert found == []
 
 
-ELSEWHERE = ("tpy.ray", "tpy._proto", "tpy.cli.importing.ts", "tpy.cli.importing.mls")
+ELSEWHERE = ("tpy.cli.mlflow_deployments", "tpy.ray", "tpy._proto", "tpy.cli.importing.ts", "tpy.cli.importing.mls")
 
 
 def _modules(package: ModuleType) -> Iterator[str]:

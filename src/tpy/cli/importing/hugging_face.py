@@ -31,9 +31,6 @@ _SIGNS: Final = ("model_type", "architectures", "_class_name")
 _decode_list = msgspec.json.Decoder(list[Any]).decode
 
 
-_decode_list = msgspec.json.Decoder(list[Any]).decode
-
-
 def is_hugging_face_source(source: Path) -> bool:
     """Returns True for a folder with a config.json of transformers, with GGUF files, of an adapter or of diffusers."""
     if not source.is_dir():
