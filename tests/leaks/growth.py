@@ -75,8 +75,9 @@ def repositories(folder: Path) -> Mapping[str, tuple[Path, str]]:
     subprocess.run([sys.executable, "-m", "benchmarks.framework_models", str(files)], check=True, stdout=subprocess.DEVNULL)
     for name, file in {"fil": "model.txt", "sklearn": "model.skops"}.items():
         if (files / file).is_file():
-            (folder / name / name / "1").mkdir(parents=True)
-            shutil.copy(files / file, folder / name / name / "1" / file)
+            ModelFolder(folder / name, name).config(f'backend: "{name}"\nmax_batch_size: 8\n').file(
+                f"1/{file}", (files / file).read_bytes()
+            )
             found[name] = (folder / name, name)
     return found
 
