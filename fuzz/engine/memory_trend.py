@@ -32,7 +32,7 @@ class NaiveTrend:
             self.readings.append((at, min(size, other), same))
         else:
             self.readings.append((now_ns, size, requests))
-        seen = [each for each in self.readings if now_ns - each[0] < 60 * MINUTE_NS][-60:]
+        seen = [each for each in self.readings if now_ns - each[0] < 60 * MINUTE_NS][-60:] or self.readings[-1:]
         begin, many = seen[0][2], seen[-1][2] - seen[0][2] + 1
         parts = [[each for each in seen if part * many <= 6 * (each[2] - begin) < (part + 1) * many] for part in range(6)]
         if any(len(part) < 2 for part in parts):
@@ -94,8 +94,8 @@ def run_history(chance: Chance, kind: type[MemoryTrend] = MemoryTrend) -> int:
         now_ns += MINUTE_NS
         rule = chance.choice(("requests",) * 30 + ("idle", "leak", "burst", "pause"))
         chance.took(rule)
-        if rule == "pause":
-            now_ns += chance.choice((5, 30, 70)) * MINUTE_NS
+        if rule in ("pause", "idle"):
+            now_ns += chance.choice((0, 5, 30, 70)) * MINUTE_NS
         elif rule == "leak":
             leak = chance.choice((0, 100, 1000, 5000))
         if rule != "idle":

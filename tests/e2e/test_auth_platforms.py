@@ -189,7 +189,8 @@ def test_tensorflow_serving_with_keys(server: ServerProcess) -> None:
 def test_torchserve_with_keys(server: ServerProcess) -> None:
     assert call(server, "TorchServe", "/ping")[0] == 200
     for key, status in (("", 401), ("writer", 403), ("admin", 403), ("same", 501)):  # it is not made of an archive
-        assert call(server, "TorchServe", "/predictions/same", BODY, key=key)[0] == status, key
+        for path in ("/predictions/same", "/wfpredict/same"):
+            assert call(server, "TorchServe", path, BODY, key=key)[0] == status, (path, key)
     for method, path in (("POST", "/models?url=same"), ("PUT", "/models/same"), ("DELETE", "/models/same"), ("GET", "/models")):
         for key, status in (("", 401), ("same", 403)):
             assert call(server, "TorchServe", path, key=key, method=method)[0] == status, (method, key)

@@ -84,7 +84,7 @@ async def test_inference_and_reading_do_not_ask_who_sends_them() -> None:
         assert (await client.ask(get("/v2", EVIL))).status == 200
 
 
-PREDICTIONS = ("/predictions/<model>", "/predictions/<model>/<release>", "/wfpredict/<workflow>")
+PREDICTIONS = ("/predictions/<model>", "/predictions/<model>/<release>", "/wfpredict/<model>")
 INFERENCE = (
     "/infer",
     "/generate",

@@ -40,7 +40,7 @@ INFERENCE = re.compile(
     r"(POST|PUT) (/v2/models/<model>(/versions/<digits:version>)?/(infer|generate|generate_stream)|/v1/models/<model>:predict"
     r"|/v1/models/<servable:model>(/versions/<digits:version>|/labels/<servable:label>)?:(predict|classify|regress)"
     r"|/v1/(chat/)?completions|/v1/embeddings"
-    r"|(/models/<model>(/versions/<digits:version>)?)?/invocations|/models/<name>/invoke|/predictions/<model>(/<release>)?|/wfpredict/<workflow>)"
+    r"|(/models/<model>(/versions/<digits:version>)?)?/invocations|/models/<name>/invoke|/predictions/<model>(/<release>)?|/wfpredict/<model>)"
 )
 
 CHANGING_METHODS = {

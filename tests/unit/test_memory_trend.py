@@ -114,7 +114,14 @@ def test_the_past_hour_counts() -> None:
     assert trend.growth is None, "10 readings are left"
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 8)), min_size=12, max_size=90))
+def test_hours_without_requests() -> None:
+    trend = MemoryTrend()
+    for minute in range(200):
+        trend.add(minute * MINUTE_NS, BASE + minute * MIB, 7)
+        assert trend.growth is None
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 1, 2, 5, 61]), st.integers(0, 3), st.integers(0, 8)), min_size=12, max_size=90))
 def test_as_the_naive_model(history: list[tuple[int, int, int]]) -> None:
     trend, naive, now_ns, requests = MemoryTrend(), NaiveTrend(), 0, 0
     for minutes, served, size in history:

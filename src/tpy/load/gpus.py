@@ -81,7 +81,7 @@ def gpus_of(page: str) -> dict[str, dict[str, float]]:
 
 
 class GpuWatch:
-    """Takes samples in a separate thread, one each `interval_s`. A context manager."""
+    """Takes samples in a separate thread from `start` on, one each `interval_s`. A context manager."""
 
     def __init__(self, sample: Callable[[], GpuSample], interval_s: float, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._sample = sample
@@ -94,12 +94,16 @@ class GpuWatch:
         """The latest error."""
 
     def __enter__(self) -> GpuWatch:
-        self._thread.start()
         return self
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._ended.set()
-        self._thread.join(LOAD_METRICS_S_MAX)
+        if self._thread.ident is not None:
+            self._thread.join(LOAD_METRICS_S_MAX)
 
     def _run(self) -> None:
         while True:

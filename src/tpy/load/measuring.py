@@ -175,9 +175,10 @@ class Meter:
         self._progress = progress
         self._ended: list[Snapshot] = []
 
-    def measure(self, level: Level) -> Result:
-        """Measure at one level. What was measured is returned even when the server is lost (`lost`) or the user interrupts."""
-        return measure_together([self], level)[0]
+    def measure(self, level: Level, begun: Callable[[], None] = lambda: None) -> Result:
+        """Measure at one level. What was measured is returned even when the server is lost (`lost`) or the user interrupts.
+        `begun` is called when the processes have been started, which are forked: start threads then."""
+        return measure_together([self], level, begun)[0]
 
     def _warm_up_first(self, level: Level) -> None:
         """The warm-up before a number of requests: separate workers, all of whose requests are answered when it ends, so that
@@ -319,8 +320,9 @@ class _Course:
         return self.result
 
 
-def measure_together(meters: Sequence[Meter], level: Level) -> list[Result]:
-    """Measure several loads at the same time, in the same windows, each at this level. All are measured until all are stable."""
+def measure_together(meters: Sequence[Meter], level: Level, begun: Callable[[], None] = lambda: None) -> list[Result]:
+    """Measure several loads at the same time, in the same windows, each at this level. All are measured until all are stable.
+    `begun` is called when all processes have been started."""
     windows_max = max(meter._rules.windows_max for meter in meters)
     with ExitStack() as stack:
         try:
@@ -335,6 +337,7 @@ def measure_together(meters: Sequence[Meter], level: Level) -> list[Result]:
             _Course(meter, level, stack.enter_context(Workers(each)), before)
             for meter, each, before in zip(meters, settings, befores, strict=True)
         ]
+        begun()
         first, *others = courses
         try:
             for course in courses:

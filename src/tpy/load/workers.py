@@ -20,6 +20,8 @@ from tpy.limits import LOAD_REPORT_S_MAX
 from tpy.load import worker
 from tpy.load.exchange import LENGTH, SNAPSHOT, STOP, Settings, Snapshot, write_message
 
+_STDERR = 2
+
 
 class WorkerFailed(Exception):
     """A worker ended without a report: an error of ours. `str()` has what it wrote."""
@@ -91,7 +93,11 @@ class _Process:
         finally:
             os.close(theirs)
             os.close(output)
-        self._write_all(msgspec.msgpack.encode(settings))
+        try:
+            self._write_all(msgspec.msgpack.encode(settings))
+        except BaseException:
+            self.end()
+            raise
 
     def ask(self, command: bytes) -> None:
         """Send a command to a worker that is not done."""
@@ -138,7 +144,7 @@ class _Process:
 
 def _fork(commands: int, reports: int) -> int:
     """Fork a worker with these as its standard input and output. Returns its process id. The command that measures has imported
-    all that a worker needs and runs no thread of ours at this time, and a fresh process would take as much time of the processor
+    all that a worker needs and has one thread at this time, and a fresh process would take as much time of the processor
     as some hundred requests, beside the server that is about to be measured."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # else the worker has what waits there, too
@@ -152,7 +158,10 @@ def _fork(commands: int, reports: int) -> int:
         os.setpgid(0, 0)
         os.dup2(commands, 0)
         os.dup2(reports, 1)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        for name in os.listdir("/proc/self/fd"):  # os.closerange() tries all numbers, in Pythons for old systems
+            if int(name) > _STDERR:
+                with suppress(OSError):  # the one that this looks with
+                    os.close(int(name))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         status = worker.main(0, 1)

@@ -60,9 +60,12 @@ class MemoryWatch:
         self._warned_ns: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Look once a minute, until cancelled."""
+        """Look once a minute, until cancelled. A look that fails is told in the log, and no reason to end the server."""
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception:
+                _log.exception("looking at the memory of models failed")
             await trio.sleep(MEMORY_LOOK_S)
 
     async def look(self) -> None:

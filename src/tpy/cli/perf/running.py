@@ -194,7 +194,7 @@ def _measure(
             result = meter.measure(level)
         else:
             with GpuWatch(page.gpus, options.metrics_interval / 1e3) as watch:
-                result = meter.measure(level)
+                result = meter.measure(level, watch.start)
             gpus.append(use_of(watch.samples, result.boundaries_ns))
             if watch.trouble:
                 _progress(f"metrics are missing: {watch.trouble}")

@@ -41,7 +41,7 @@ def create_app(endpoint: InferEndpoint, *, options: HttpOptions) -> QuartTrio:
     for rule in ("/predictions/<model>", "/predictions/<model>/<release>"):
         # `curl -T FILE`, as in TorchServe's documentation, is a PUT.
         routes.add("inference", rule, POST=predictions.predict, PUT=predictions.predict)
-    routes.add("inference", "/wfpredict/<workflow>", POST=predictions.run_workflow, PUT=predictions.run_workflow)
+    routes.add("inference", "/wfpredict/<model>", POST=predictions.run_workflow, PUT=predictions.run_workflow)
     routes.add("model-repository", "/models", GET=management.list_models, POST=management.register)
     for rule in ("/models/<model>", "/models/<model>/<release>"):
         routes.add("model-repository", rule, GET=management.describe, PUT=management.scale, DELETE=management.unregister)

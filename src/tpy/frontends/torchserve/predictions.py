@@ -66,12 +66,12 @@ class PredictionsApi:
             responses.cancel()
         return _reply(response)
 
-    async def run_workflow(self, request: HttpRequest, *, workflow: str) -> HttpReply:
+    async def run_workflow(self, request: HttpRequest, *, model: str) -> HttpReply:
         """Run the nodes of a workflow, which is an ensemble. Raises TpyError."""
         try:
-            return await self.predict(request, model=workflow)
+            return await self.predict(request, model=model)
         except ModelNotFound:
-            raise WorkflowNotFound(f"Workflow not found: {echo(workflow)}") from None
+            raise WorkflowNotFound(f"Workflow not found: {echo(model)}") from None
         except HandlerFailed as failed:
             raise WorkflowFailed(failed.message) from None
 

@@ -51,7 +51,8 @@ class MemoryTrend:
             readings[-1] = last._replace(size_bytes=min(last.size_bytes, size_bytes))
         else:
             readings.append(Reading(now_ns, size_bytes, requests))
-        recent = [each for each in readings[-READINGS_MAX:] if each.now_ns > now_ns - WINDOW_NS]
+        # After an hour without requests the last reading is older than that.
+        recent = [each for each in readings[-READINGS_MAX:] if each.now_ns > now_ns - WINDOW_NS] or readings[-1:]
         self._readings = recent
         was_leaking = self.growth is not None and self.growth.leaks
         parts = _parts(recent)
