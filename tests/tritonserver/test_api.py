@@ -355,8 +355,10 @@ def test_memory_does_not_grow_with_requests(repository: Path, tmp_path: Path) ->
     ask(100)
     tracemalloc.start()
     try:
-        before = ask(300)  # what has a bound is full by then
-        assert ask(600) - before < 600 * 32
+        counts = [ask(300)]  # what has a bound is full by then
+        while len(counts) < 4 and (len(counts) < 2 or counts[-1] - counts[-2] >= 600 * 32):
+            counts.append(ask(600))  # what is kept for later comes and goes, a leak grows each time
+        assert counts[-1] - counts[-2] < 600 * 32, counts
     finally:
         tracemalloc.stop()
         server.stop()
