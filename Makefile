@@ -189,7 +189,7 @@ test-mlflow: $(MLSERVER_SETUP) .mlflow/.setup ## MLflow's scoring server beside 
 # transformers, with PyTorch: 1.3 GB. Installed and skipped as above.
 .hugging-face/.setup:
 	$(PYTHON) -m venv .hugging-face
-	.hugging-face/bin/python -m pip --disable-pip-version-check -q install 'transformers<5' pillow '$(TORCH)' || echo "not installed: transformers"
+	.hugging-face/bin/python -m pip --disable-pip-version-check -q install 'transformers<5' pillow optimum-onnx onnxruntime '$(TORCH)' || echo "not installed: transformers"
 	.hugging-face/bin/python -c 'import transformers, torch, PIL' 2>/dev/null || rm -rf .hugging-face/bin
 	touch $@
 

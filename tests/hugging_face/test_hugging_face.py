@@ -61,6 +61,24 @@ def server(saved: Path) -> Iterator[ServerProcess]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def exported(saved: Path) -> Iterator[ServerProcess]:
+    """A server of some of them, imported where optimum is installed."""
+    packages = next((ENVIRONMENT / "lib").glob("python3*")) / "site-packages"
+    if not (packages / "optimum" / "exporters" / "onnx").is_dir():
+        pytest.skip("needs optimum-onnx: make test-hugging-face")
+    models = saved.parent / "exported"
+    for name in ("embedder", "mood", "pictures"):
+        outcome = run_tpy("import", str(saved / name), "--to", str(models), environment={"PYTHONPATH": str(packages)})
+        assert outcome.code == 0, outcome.out
+        assert "as ONNX by optimum" in outcome.out
+        config = models / name / "config.pbtxt"
+        place = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{ENVIRONMENT}" }} }}\n'
+        config.write_text(config.read_text() + place)
+    with ServerProcess(repositories=[models], environment=LIBRARIES) as running:
+        yield running
+
+
 def answer(server: ServerProcess, model: str, *inputs: tuple[str, list[str]], **more: Any) -> dict[str, Any]:
     """The outputs of a request with these BYTES inputs, by name."""
     tensors = [{"name": name, "datatype": "BYTES", "shape": [len(texts), 1], "data": texts} for name, texts in inputs]
@@ -99,7 +117,7 @@ def test_entities_gaps_and_texts(server: ServerProcess, expected: dict[str, Any]
     assert [row[0] for row in made] == expected["writer"]["generated_text"]
 
 
-def test_pictures_and_what_is_not_one(server: ServerProcess, expected: dict[str, Any]) -> None:
+def picture_is_seen(server: ServerProcess, expected: dict[str, Any]) -> None:
     content = base64.b64decode(expected["pictures"]["image"])
     body = len(content).to_bytes(4, "little") + content
     head = {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1, 1], "parameters": {"binary_data_size": len(body)}}]}
@@ -109,7 +127,21 @@ def test_pictures_and_what_is_not_one(server: ServerProcess, expected: dict[str,
     with urllib.request.urlopen(request, timeout=60) as response:
         found = response.read()
     assert np.allclose(json.loads(found)["outputs"][0]["data"], expected["pictures"]["scores"][0], atol=1e-4)
+
+
+def test_pictures_and_what_is_not_one(server: ServerProcess, expected: dict[str, Any]) -> None:
+    picture_is_seen(server, expected)
     status, found = ask(
         server, "/v2/models/pictures/infer", {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1, 1], "data": ["x"]}]}
     )
     assert (status, "UnidentifiedImageError" in found) == (500, True)
+
+
+def test_exports_answer_as_the_library(exported: ServerProcess, expected: dict[str, Any]) -> None:
+    texts = expected["texts"]
+    assert np.allclose(answer(exported, "mood", ("text", texts))["scores"], expected["mood"]["scores"], atol=1e-4)
+    pairs = answer(exported, "mood", ("text", texts), ("text_pair", texts[::-1]))["scores"]
+    assert np.allclose(pairs, expected["mood"]["pairs"], atol=1e-4)
+    found = answer(exported, "embedder", ("text", texts))["embedding"]
+    assert np.allclose(found, expected["embedder"]["embedding"], atol=1e-4)
+    picture_is_seen(exported, expected)

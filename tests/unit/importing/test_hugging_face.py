@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tpy.cli.importing.core.hugging_face import HuggingFaceFolder, plan_hugging_face
-from tpy.cli.importing.core.plan import Copy, Link, ModelPlan, Text, Unimportable
+from tpy.cli.importing.core.plan import Copy, Export, Link, ModelPlan, Part, Plan, Text, Unimportable
 from tpy.cli.importing.core.transformers_model import SCRIPTS, model_py
 from tpy.cli.importing.hugging_face import is_hugging_face_source, read_hugging_face
+from tpy.cli.importing.writing import perform
 from tpy.config.model_config import InstanceKind
 
 WEIGHTS = "model.safetensors"
@@ -55,6 +57,35 @@ def constants(model: ModelPlan) -> dict[str, object]:
         for each in ast.parse(script(model)).body
         if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant | ast.Dict)
     }
+
+
+def test_weights_are_exported_where_optimum_is_installed() -> None:
+    texts = folder("BertForSequenceClassification", WEIGHTS, "tokenizer.json")
+    model = planned(replace(texts, exports=True))
+    assert Export("/models/mine", "1/onnx", "text-classification") in model.files
+    assert Part("the weights", "1/onnx, as ONNX by optimum, which runs them instead of PyTorch") in model.carried
+    assert "optimum.onnxruntime.ORTModelForSequenceClassification.from_pretrained(FOLDER.with_name" in script(model)
+    assert model.steps[0].startswith("optimum-onnx, onnxruntime, transformers, torch must be installed")
+    assert "optimum" not in script(planned(texts))
+    pickled = folder("BertForSequenceClassification", "pytorch_model.bin", "tokenizer.json")
+    code = folder("BertForSequenceClassification", WEIGHTS, "tokenizer.json", auto_map={"AutoModel": "code.Model"})
+    several = folder("T5ForConditionalGeneration", WEIGHTS, "tokenizer.json", is_encoder_decoder=True)
+    for each in (pickled, code, several):
+        made = planned(replace(each, exports=True), trust=True)
+        assert not [file for file in made.files if isinstance(file, Export)], "the import runs no code of the author"
+        assert "optimum" not in script(made)
+
+
+def test_an_export_that_fails_is_refused_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site" / "optimum" / "exporters" / "onnx"
+    package.mkdir(parents=True)
+    (package / "__main__.py").write_text("import sys\nsys.exit('no such task: ' + ' '.join(sys.argv[1:5]))\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    model = planned(replace(folder("BertModel", WEIGHTS, "tokenizer.json"), exports=True))
+    done = perform(Plan(kind="", models=[model]), tmp_path, tmp_path / "models")
+    why = "optimum cannot export it as ONNX: no such task: --model /models/mine --task feature-extraction"
+    assert (done.models, list(done.refused)) == ([], [Part("mine", why)])
+    assert list((tmp_path / "models").iterdir()) == []
 
 
 def test_language_models_are_for_engines() -> None:

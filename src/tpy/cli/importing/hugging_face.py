@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,7 +59,15 @@ def read_hugging_face(source: Path) -> HuggingFaceFolder:
         documents=documents,
         files=files,
         stubs=frozenset(path for path in files if path.endswith(_WEIGHTS) and _is_stub(source / path)),
+        exports=_has_exporter(),
     )
+
+
+def _has_exporter() -> bool:
+    try:
+        return all(find_spec(name) is not None for name in ("optimum.exporters.onnx", "onnx", "onnxruntime"))
+    except ModuleNotFoundError:
+        return False
 
 
 def _cache_of(source: Path) -> Path | None:

@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from tpy.cli.importing.core.plan import Copy, Link, ModelPlan, Part, Plan, Text, Unimportable, require_name, text_of
-from tpy.cli.importing.core.transformers_model import FOLDER, model_py
+from tpy.cli.importing.core.plan import Copy, Export, Link, ModelPlan, Part, Plan, Text, Unimportable, require_name, text_of
+from tpy.cli.importing.core.transformers_model import FOLDER, ONNX, SCRIPTS, model_py
 from tpy.config import ModelConfig
 from tpy.config.model_config import DynamicBatching, InstanceGroup, InstanceKind, ModelInput, ModelOutput
 from tpy.messages import DataType
@@ -47,13 +47,14 @@ _SILENT: Final = frozenset({".gitattributes", "README.md", "LICENSE", "LICENSE.t
 
 class HuggingFaceFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of a folder: `path` is absolute; `files` are all, by path; `documents` are its JSON files that are read, by path;
-    `stubs` are files that Git LFS has not fetched."""
+    `stubs` are files that Git LFS has not fetched; `exports`: optimum's exporter of ONNX is installed."""
 
     name: str
     path: str
     documents: Mapping[str, Mapping[str, Any]]
     files: frozenset[str]
     stubs: frozenset[str] = frozenset()
+    exports: bool = False
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -231,7 +232,10 @@ def _transformers(folder: HuggingFaceFolder, architecture: str, code: list[str],
         raise Unimportable(f"{architecture} is not an encoder and decoder of texts; load it in a model.py")
     found = _TASKS[task](folder)
     settings = {"TRUSTED": bool(code), "SAFE": safe, **found.settings}
+    onnx = folder.exports and safe and not code and bool(SCRIPTS[task].onnx)  # the exporter would run code, and load pickles
     packages = "transformers, torch" + (", torchvision and pillow" if task == "image-classification" else "")
+    if onnx:
+        packages = f"optimum-onnx, onnxruntime, {packages}"
     method = folder.config.get("quantization_config")
     lost = [Part("quantization_config", "its package must be installed where the model runs")] if method else []
     if _ONNX_BESIDE in folder.files:
@@ -245,10 +249,16 @@ def _transformers(folder: HuggingFaceFolder, architecture: str, code: list[str],
             output=found.outputs,
             dynamic_batching=DynamicBatching(),
         ),
-        files=[Text("1/model.py", model_py(task, settings)), Link(folder.path, f"1/{FOLDER}"), *found.files],
+        files=[
+            Text("1/model.py", model_py(task, settings, onnx=onnx)),
+            Link(folder.path, f"1/{FOLDER}"),
+            *([Export(folder.path, f"1/{ONNX}", task)] if onnx else []),
+            *found.files,
+        ],
         carried=[
             Part(architecture, f"1/model.py, which loads 1/{FOLDER} by transformers: {task}"),
             Part("the folder", f"1/{FOLDER}, a link: copy it there to have it in the repository"),
+            *([Part("the weights", f"1/{ONNX}, as ONNX by optimum, which runs them instead of PyTorch")] if onnx else []),
             *([Part("auto_map", f"trust_remote_code, for {', '.join(code)}")] if code else []),
             *found.carried,
         ],

@@ -53,6 +53,15 @@ class Text(msgspec.Struct, frozen=True):
     text: str
 
 
+class Export(msgspec.Struct, frozen=True):
+    """A model of the library transformers, by its absolute folder, that the exporter of optimum writes as ONNX into a folder of
+    the model folder. `task` is its name there. Code of the model's author is not run."""
+
+    source: str
+    target: str
+    task: str
+
+
 class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A model folder. `header` and `footer` are comments at both ends of its config.pbtxt. `completes`: the backend can tell
     inputs and outputs from the file, without running code of its author. `shapes` are the shapes that inputs get then, by name,
@@ -60,7 +69,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     config: ModelConfig
-    files: Sequence[Copy | Link | Text | Unpack]
+    files: Sequence[Copy | Export | Link | Text | Unpack]
     carried: Sequence[Part]
     lost: Sequence[Part] = ()
     header: str

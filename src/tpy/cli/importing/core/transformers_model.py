@@ -19,8 +19,7 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
-import torch
-import transformers
+{imports}
 import triton_python_backend_utils as pb_utils
 
 FOLDER = Path(__file__).with_name("hugging_face")
@@ -33,7 +32,7 @@ class TritonPythonModel:
         self.device = f"cuda:{{args['model_instance_device_id']}}" if on_gpu else "cpu"
         options = {{"local_files_only": True, "trust_remote_code": TRUSTED}}
         self.read = transformers.{reader}.from_pretrained(FOLDER, **options)
-        self.model = transformers.{model}.from_pretrained(FOLDER, use_safetensors=SAFE, **options).to(self.device).eval()
+        {load}
 
     def execute(self, requests):
         answers, rows, parts = [None] * len(requests), [], []
@@ -63,6 +62,13 @@ class TritonPythonModel:
 def failure(error):
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{{type(error).__name__}}: {{error}}"))
 '''
+
+ONNX: Final = "onnx"
+"""The folder beside model.py with what optimum has exported."""
+
+_LOAD = "self.model = transformers.{model}.from_pretrained(FOLDER, use_safetensors=SAFE, **options).to(self.device).eval()"
+_LOAD_ONNX = """provider = "CUDAExecutionProvider" if on_gpu else "CPUExecutionProvider"
+        self.model = optimum.onnxruntime.{onnx}.from_pretrained(FOLDER.with_name("onnx"), provider=provider)"""
 
 _TEXTS = """
     def tokens(self, *texts):
@@ -182,19 +188,31 @@ def rows_of(request):
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of model.py: `reader` and `model` are classes of transformers; `settings` are constants of the script."""
+    """A kind of model.py: `reader` and `model` are classes of transformers, `onnx` is the class of optimum for an export as ONNX,
+    "" for what is not exported."""
 
     about: str
     reader: str
     model: str
     run: str
+    onnx: str = ""
 
 
 SCRIPTS: Final[Mapping[str, Script]] = {
     "text-classification": Script(
-        about="Scores of texts.", reader="AutoTokenizer", model="AutoModelForSequenceClassification", run=_CLASSIFIED
+        about="Scores of texts.",
+        reader="AutoTokenizer",
+        model="AutoModelForSequenceClassification",
+        run=_CLASSIFIED,
+        onnx="ORTModelForSequenceClassification",
     ),
-    "feature-extraction": Script(about="Embeddings of texts.", reader="AutoTokenizer", model="AutoModel", run=_EMBEDDED),
+    "feature-extraction": Script(
+        about="Embeddings of texts.",
+        reader="AutoTokenizer",
+        model="AutoModel",
+        run=_EMBEDDED,
+        onnx="ORTModelForFeatureExtraction",
+    ),
     "text2text-generation": Script(
         about="Texts made of texts.", reader="AutoTokenizer", model="AutoModelForSeq2SeqLM", run=_GENERATED
     ),
@@ -203,15 +221,21 @@ SCRIPTS: Final[Mapping[str, Script]] = {
     ),
     "fill-mask": Script(about="Words for the gap in a text.", reader="AutoTokenizer", model="AutoModelForMaskedLM", run=_PIPED),
     "image-classification": Script(
-        about="Scores of images.", reader="AutoImageProcessor", model="AutoModelForImageClassification", run=_SEEN
+        about="Scores of images.",
+        reader="AutoImageProcessor",
+        model="AutoModelForImageClassification",
+        run=_SEEN,
+        onnx="ORTModelForImageClassification",
     ),
 }
 """By the name of the task, as the library has it."""
 
 
-def model_py(task: str, settings: Mapping[str, Any]) -> str:
-    """The text of model.py. `settings` are literals, whatever the texts in them are."""
+def model_py(task: str, settings: Mapping[str, Any], *, onnx: bool = False) -> str:
+    """The text of model.py. `settings` are literals, whatever the texts in them are. With `onnx` it runs the export."""
     script = SCRIPTS[task]
+    load = (_LOAD_ONNX if onnx else _LOAD).format(model=script.model, onnx=script.onnx)
+    imports = f"{'import optimum.onnxruntime' if onnx else ''}\nimport torch\nimport transformers".strip()
     lines = "\n".join(f"{name} = {value!a}" for name, value in settings.items())
-    text = _MODEL_PY.format(about=script.about, settings=lines, reader=script.reader, model=script.model, run=script.run)
+    text = _MODEL_PY.format(about=script.about, imports=imports, settings=lines, reader=script.reader, load=load, run=script.run)
     return f"{text.rstrip()}\n"
