@@ -17,6 +17,7 @@ from tpy.cli.importing.core.python_function import model_py
 from tpy.cli.importing.core.report import as_text
 from tpy.cli.importing.core.signature import inputs_of, outputs_of, read_signature
 from tpy.cli.importing.mlflow import read_mlflow
+from tpy.cli.importing.registry import fetched
 from tpy.messages import DataType
 
 COLUMNS = [{"type": "double", "name": "a", "required": True}, {"type": "string", "name": "b", "required": False}]
@@ -269,3 +270,10 @@ def test_kinds_of_files(tmp_path: Path) -> None:
             archive.writestr(inside, b"")
     kinds = {"a.xgb": "xgboost-ubj", "b.json": "xgboost-json", "c.lgb": "lightgbm", "e.pth": "torchscript"}
     assert read_mlflow(source).kinds == kinds
+
+
+def test_an_address_needs_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpy.cli.importing.registry.find_spec", lambda name: None)
+    why = "^an address of MLflow: install mlflow beside tpy"
+    with pytest.raises(Unimportable, match=why), fetched(Path("models:/double/3")):
+        raise AssertionError

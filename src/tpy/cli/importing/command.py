@@ -25,20 +25,23 @@ from tpy.cli.parsing import UsageError
 @click.option("--trust", is_flag=True, help="Also import models that run their author's code in the server, as pickles do.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document in place of text.")
 def import_models(source: Path, repository: Path, *, dry_run: bool, trust: bool, as_json: bool) -> None:
-    """Make model folders of what another server serves. SOURCE is the folder of an MLflow model; a models.config of
-    TensorFlow Serving, or the base path of a model there; an archive or a model store of TorchServe; a folder with models of
-    MLServer; a config.json of OpenVINO Model Server; the folder of a Hugging Face model. Shows what becomes of each part and what
-    cannot be carried over; nothing of SOURCE is run or changed. Exit status 1 when a model is not imported."""
+    """Make model folders of what another server serves. SOURCE is the folder of an MLflow model, or its address in the registry
+    (models:/NAME/VERSION); a models.config of TensorFlow Serving, or the base path of a model there; an archive or a model store
+    of TorchServe; a folder with models of MLServer; a config.json of OpenVINO Model Server; the folder of a Hugging Face model.
+    Shows what becomes of each part and what cannot be carried over; nothing of SOURCE is run or changed. Exit status 1 when a
+    model is not imported."""
     from tpy.cli.importing.core.plan import Unimportable
     from tpy.cli.importing.core.report import as_json_text, as_text
+    from tpy.cli.importing.registry import fetched
     from tpy.cli.importing.sources import plan_of
     from tpy.cli.importing.writing import perform, without_existing
 
     try:
-        plan = without_existing(plan_of(source, trust=trust), repository)
+        with fetched(source) as folder:
+            plan = without_existing(plan_of(folder, trust=trust), repository)
+            if not dry_run:
+                plan = perform(plan, folder, repository)
     except Unimportable as error:
         raise UsageError(f"{source}: {error}") from None
-    if not dry_run:
-        plan = perform(plan, source, repository)
     click.echo(as_json_text(plan, repository) if as_json else as_text(plan, repository, dry_run=dry_run))
     sys.exit(1 if plan.refused else 0)

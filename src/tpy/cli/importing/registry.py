@@ -1,0 +1,38 @@
+"""Sources that are addresses in MLflow's registry or of its runs: MLflow fetches them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from tpy.cli.importing.core.plan import Unimportable
+
+_SCHEMES: Final = ("models:/", "runs:/", "mlflow-artifacts:/")
+
+
+@contextmanager
+def fetched(source: Path) -> Iterator[Path]:
+    """The source itself, or the temporary folder of the model at an address, such as `models:/NAME/3`. Raises Unimportable."""
+    address = str(source)
+    if not address.startswith(_SCHEMES):
+        yield source
+        return
+    if find_spec("mlflow") is None:
+        raise Unimportable("an address of MLflow: install mlflow beside tpy, or name the folder of the model")
+    scheme, *names = address.split("/")
+    name = (names[0] if scheme == "models:" else names[-1]).partition("@")[0]
+    with tempfile.TemporaryDirectory(prefix="tpy-import-") as place:
+        folder = Path(place) / (name or "model")
+        command = [sys.executable, "-m", "mlflow", "artifacts", "download", "-u", address, "-d", str(folder)]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode:
+            told = [line for line in done.stderr.splitlines() if line.strip()]
+            raise Unimportable(f"mlflow cannot fetch it: {told[-1].strip() if told else f'status {done.returncode}'}")
+        found = sorted(folder.rglob("MLmodel"), key=lambda path: len(path.parts))
+        yield found[0].parent if found else folder
