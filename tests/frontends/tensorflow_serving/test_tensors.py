@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from tpy.errors import Internal, InvalidArgument, TpyError
+from tpy.frontends.tensorflow_serving.models import Argument
 from tpy.frontends.tensorflow_serving.protos import tf
 from tpy.frontends.tensorflow_serving.tensors import DTYPES, ManyFilled, read_tensor, write_tensor
+from tpy.limits import BYTES_ELEMENTS_MAX
 from tpy.limits.tensorflow_serving import FILLED_BYTES_MAX, INLINE_FILLED_BYTES_MAX, TENSOR_FIELDS_MAX
 from tpy.messages import DataType, Tensor
 
@@ -63,7 +65,9 @@ def test_the_bits_of_halves() -> None:
         (proto("DT_STRING", 1, tensor_content=b"\x05abc"), "has 3 bytes for strings of 5 bytes"),
         (proto("DT_STRING", 1, string_val=[b"a"]).SerializeToString() + b"\x08\x07", "of several kinds"),
         (proto("DT_FLOAT", FILLED_BYTES_MAX), f"such an input may have {FILLED_BYTES_MAX} bytes, not {4 * FILLED_BYTES_MAX}"),
-        (proto("DT_STRING", 2**62, string_val=[b"a"]), "would be repeated"),
+        (proto("DT_STRING", BYTES_ELEMENTS_MAX, string_val=[b"a" * 17]), "would be repeated"),
+        (proto("DT_STRING", 2**62, string_val=[b"a"]), f"{2**62} string elements, at most {BYTES_ELEMENTS_MAX} are supported"),
+        (proto("DT_STRING", BYTES_ELEMENTS_MAX + 1, tensor_content=bytes(BYTES_ELEMENTS_MAX + 1)), "are supported"),
         (proto("DT_INT32", 1).SerializeToString() + b"\x38\x01" * TENSOR_FIELDS_MAX, "numbers that are not packed"),
     ],
 )
@@ -85,6 +89,31 @@ def test_few_bytes_make_no_large_array_on_the_loop() -> None:
         with pytest.raises(ManyFilled):
             read(message, inline=True)
         assert read(message).size >= count
+
+
+def test_a_shape_that_the_model_refuses_is_not_filled() -> None:
+    argument = Argument(name="x", datatype=DataType.FP32, shape=(-1, 3), is_scalar=False, rows_max=8)
+
+    def filled(*shape: int, dtype: str = "DT_FLOAT", **values: Any) -> Any:
+        data = memoryview(proto(dtype, *shape, **values).SerializeToString())
+        return read_tensor(data, "x", require_shape=argument.require_shape)[1].shape
+
+    assert filled(8, 3) == (8, 3)
+    assert filled(1, 4, float_val=[1, 2, 3, 4]) == (1, 4), "nothing is filled: the model refuses it"
+    for shape, told in (
+        ((250_000, 3), r"input 'x': batch size must be <= 8 \(max_batch_size\), got 250000"),
+        ((8, 100_000), r"unexpected shape for input 'x'. Expected \[-1, ?3\], got \[8[, ]*100000\]"),
+        ((250_000,), "unexpected shape"),
+    ):
+        for dtype in ("DT_FLOAT", "DT_STRING"):
+            with pytest.raises(InvalidArgument, match=told):
+                filled(*shape, dtype=dtype)
+    scalar = Argument(name="x", datatype=DataType.FP32, shape=(-1,), is_scalar=True, rows_max=8)
+    for shape in ((8,), (8, 1)):
+        scalar.require_shape(shape)
+    for shape in ((9,), (8, 2), (8, 1, 1)):
+        with pytest.raises(InvalidArgument):
+            scalar.require_shape(shape)
 
 
 @pytest.mark.parametrize("datatype", [each for each in DataType if each is not DataType.INVALID])

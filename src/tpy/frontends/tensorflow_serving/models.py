@@ -52,12 +52,25 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 class Argument(msgspec.Struct, frozen=True, kw_only=True):
     """An input or output of a signature. `shape` is TensorFlow's; `is_scalar`: it lacks a last dimension of one element that it
-    has here."""
+    has here. `rows_max` is the largest batch; None: its first dimension is not the batch."""
 
     name: str
     datatype: DataType
     shape: tuple[int, ...]
     is_scalar: bool
+    rows_max: int | None = None
+
+    def require_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise InvalidArgument for a shape that the model would refuse."""
+        expected = (*self.shape, 1) if self.is_scalar and len(shape) > len(self.shape) else self.shape
+        if len(shape) != len(expected) or any(0 <= size != found for size, found in zip(expected, shape, strict=True)):
+            raise InvalidArgument(
+                f"unexpected shape for input '{echo(self.name)}'. Expected [{echo_list(expected)}], got [{echo_list(shape)}]"
+            )
+        if self.rows_max is not None and shape and shape[0] > self.rows_max:
+            raise InvalidArgument(
+                f"input '{echo(self.name)}': batch size must be <= {self.rows_max} (max_batch_size), got {shape[0]}"
+            )
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,15 +177,16 @@ def signature_of(service: InferenceService, description: ModelDescription) -> Si
     config = service.config(description.name, description.version)
     inputs = {each.name: each for each in config.input}
     outputs = {each.name: each for each in config.output}
+    rows_max = description.max_batch_size if description.batches else None
     return Signature(
         model=description.name,
         name=config.parameter(_SIGNATURE_PARAMETER) or DEFAULT_SIGNATURE,
-        inputs={each.name: _argument(each, inputs.get(each.name)) for each in description.inputs},
-        outputs={each.name: _argument(each, outputs.get(each.name)) for each in description.outputs},
+        inputs={each.name: _argument(each, inputs.get(each.name), rows_max) for each in description.inputs},
+        outputs={each.name: _argument(each, outputs.get(each.name), rows_max) for each in description.outputs},
     )
 
 
-def _argument(described: TensorDescription, configured: ModelInput | ModelOutput | None) -> Argument:
+def _argument(described: TensorDescription, configured: ModelInput | ModelOutput | None, rows_max: int | None) -> Argument:
     is_scalar = (
         configured is not None
         and configured.reshape is not None
@@ -181,4 +195,12 @@ def _argument(described: TensorDescription, configured: ModelInput | ModelOutput
         and described.shape[-1:] == (1,)
     )
     shape = described.shape[:-1] if is_scalar else described.shape
-    return Argument(name=described.name, datatype=described.datatype, shape=tuple(shape), is_scalar=is_scalar)
+    if configured is not None and configured.is_shape_tensor and rows_max is not None:
+        shape, rows_max = shape[1:], None  # one for the whole batch
+    return Argument(
+        name=described.name,
+        datatype=described.datatype,
+        shape=tuple(shape),
+        is_scalar=is_scalar,
+        rows_max=rows_max,
+    )

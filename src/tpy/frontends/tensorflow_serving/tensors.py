@@ -3,7 +3,7 @@ what the protobuf library has to read, it reads in pieces."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +27,7 @@ from tpy.frontends.grpc.codec.fields import (
     varint,
 )
 from tpy.frontends.tensorflow_serving.protos import TYPE_NUMBERS, tf
-from tpy.limits import TENSOR_DIMS_MAX
+from tpy.limits import BYTES_ELEMENTS_MAX, TENSOR_DIMS_MAX
 from tpy.limits.tensorflow_serving import FILLED_BYTES_MAX, INLINE_FILLED_BYTES_MAX, TENSOR_FIELDS_MAX
 from tpy.messages import DataType, Tensor
 
@@ -94,9 +94,16 @@ class ManyFilled(Exception):
     """A tensor of few bytes has many elements, which are to be made in a thread."""
 
 
-def read_tensor(data: memoryview, name: str, *, inline: bool = False) -> tuple[DataType, Array]:
+def _any_shape(shape: tuple[int, ...], /) -> None:
+    """Every shape is right."""
+
+
+def read_tensor(
+    data: memoryview, name: str, *, inline: bool = False, require_shape: Callable[[tuple[int, ...]], None] = _any_shape
+) -> tuple[DataType, Array]:
     """The tensor in the TensorProto `data`. Raises InvalidArgument for a type that is not served and elements that do not fit,
-    Internal for a broken message, ManyFilled where it is read `inline`, on the loop."""
+    Internal for a broken message, ManyFilled where it is read `inline`, on the loop. Before missing elements are made,
+    `require_shape` may raise."""
     dtype, shape, content = 0, list[memoryview](), memoryview(b"")
     values: dict[int, list[tuple[int, memoryview]]] = {}
     strings = memoryview(b"")
@@ -121,14 +128,20 @@ def read_tensor(data: memoryview, name: str, *, inline: bool = False) -> tuple[D
     if datatype is None:
         raise InvalidArgument(f"input '{echo(name)}': dtype {dtype} is not served, expected one of {', '.join(_SERVED)}")
     sizes = _read_shape(shape[0] if len(shape) == 1 else memoryview(b"".join(shape)), name)
+    count = element_count(sizes)
+    if datatype is DataType.BYTES and count > BYTES_ELEMENTS_MAX:
+        raise InvalidArgument(f"input '{echo(name)}': {count} string elements, at most {BYTES_ELEMENTS_MAX} are supported")
     if len(content):
         return datatype, _of_content(content, datatype, sizes, name)
-    count = element_count(sizes)
     if datatype is DataType.BYTES:
         elements = read_strings(strings, name, count) if len(strings) else []
+        if len(elements) < count:
+            require_shape(sizes)
         return datatype, _filled_strings(elements, count, sizes, name, inline=inline)
     field = _FIELDS[datatype]
     parts = _elements(values.get(field, []), field)
+    if sum([part.size for part in parts]) < count:
+        require_shape(sizes)
     return datatype, _filled(parts, datatype, sizes, name, inline=inline)
 
 
