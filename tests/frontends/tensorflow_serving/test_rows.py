@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from tpy.errors import Internal, InvalidArgument
 from tpy.frontends.http.codec.cutting import load_in_pieces
 from tpy.frontends.http.codec.pieces import LongArray, Sizes
 from tpy.frontends.http.codec.response import nested
+from tpy.frontends.tensorflow_serving import rows
 from tpy.frontends.tensorflow_serving.models import Argument
+from tpy.frontends.tensorflow_serving.predictions import is_slow
 from tpy.frontends.tensorflow_serving.rows import array_of, document_of, tensors_of
+from tpy.limits.tensorflow_serving import INLINE_LITERALS_ELEMENTS_MAX
 from tpy.messages import DataType, Tensor
 
 from .signatures import arguments, signature
@@ -124,8 +128,23 @@ def test_numbers_have_the_digits_of_their_type_and_literals_are_those_of_tensorf
     text = b"".join(document_of([tensor("y", [0.1, np.nan, np.inf, -np.inf])], is_rows=True))
     assert text == b'{"predictions":[0.1,NaN,Infinity,-Infinity]}'
     assert b"".join(document_of([tensor("y", [0.1, 1])], is_rows=True)) == b'{"predictions":[0.1,1.0]}'
+    numbers = np.random.default_rng(3).integers(0, 2**32, 2000, np.uint32).view(np.float32)
+    numbers[:8] = [0, -0.0, 1e16, 1e-5, 1e-7, 1e-45, 3.4e38, 16777216]
+    for values in (numbers, numbers[np.isfinite(numbers)], numbers.reshape(2, -1), numbers[::2]):
+        expected = [json.dumps(float(str(each))) for each in values.reshape(-1)]
+        text = b"".join(document_of([tensor("y", values)], is_rows=True)).decode()
+        assert [json.dumps(float(each)) for each in re.findall(r"[-+.e\dNaInfty]{1,30}(?=[],])", text)] == expected
     assert written(tensor("y", [0.5], DataType.BF16), is_rows=True) == {"predictions": [0.5]}
     assert written(tensor("y", [0.5], DataType.FP16), is_rows=True) == {"predictions": [0.5]}
+
+
+@pytest.mark.parametrize("datatype", [DataType.FP16, DataType.BF16, DataType.FP32, DataType.FP64])
+def test_literals_are_written_on_the_loop_where_they_are_few(datatype: DataType) -> None:
+    values = np.ones(INLINE_LITERALS_ELEMENTS_MAX + 1)
+    assert not is_slow([tensor("y", values, datatype)])
+    values[0] = np.nan
+    assert is_slow([tensor("y", values, datatype)])
+    assert not is_slow([tensor("y", values[:-1], datatype), tensor("z", values.astype(np.bool_), DataType.BOOL)])
 
 
 def test_texts_are_base64_under_the_names_that_say_so() -> None:
@@ -138,10 +157,25 @@ def test_texts_are_base64_under_the_names_that_say_so() -> None:
 
 
 def test_outputs_without_common_rows_are_for_columns() -> None:
-    with pytest.raises(Internal, match=r"inconsistent batch sizes \(y: 2, z: 1\)"):
+    with pytest.raises(InvalidArgument, match=r"inconsistent batch sizes \(y: 2, z: 1\)"):
         written(tensor("y", [1, 2]), tensor("z", [1]), is_rows=True)
-    with pytest.raises(Internal, match="has no shape information"):
+    with pytest.raises(InvalidArgument, match="has no shape information"):
         written(tensor("y", 1), is_rows=True)
+    with pytest.raises(Internal, match="gave no outputs"):
+        written(is_rows=True)
+    assert written(is_rows=False) == {"outputs": {}}
+
+
+def test_strings_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "BYTES_ELEMENTS_MAX", 4)
+    texts = signature(arguments(t=DataType.BYTES))
+    assert read({"inputs": ["a"] * 4}, texts)[0] == {"t": [b"a"] * 4}
+    sizes = Sizes(piece=12, look=8, string=12, array=10, space=20)
+    long = load_in_pieces(b'{"inputs":[["a","a","a"],["a","a","a"]]}', sizes)
+    assert type(long["inputs"]) is LongArray
+    for document in ({"inputs": ["a"] * 5}, {"inputs": [["?"] * 3] * 2}, long, {"inputs": [{"b64": "?"}] * 5}):
+        with pytest.raises(InvalidArgument, match="input 't': more than 4 string elements are not supported"):
+            read(document, texts)
 
 
 def test_large_answers_come_in_pieces() -> None:

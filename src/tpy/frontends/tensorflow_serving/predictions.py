@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
+import numpy as np
+
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.frontends.access import Caller, submit
@@ -19,8 +21,8 @@ from tpy.frontends.tensorflow_serving.examples import Labelled, classes_of, exam
 from tpy.frontends.tensorflow_serving.models import CLASSIFY, PROTOCOL, REGRESS, ModelSpec, Signature, resolve, signature_of
 from tpy.frontends.tensorflow_serving.rows import document_of, tensors_of
 from tpy.frontends.threads import run_in_thread
-from tpy.limits.tensorflow_serving import INLINE_COMPRESS_BYTES_MAX
-from tpy.messages import InferenceRequest, InferenceResponse, Tensor, held_bytes
+from tpy.limits.tensorflow_serving import INLINE_COMPRESS_BYTES_MAX, INLINE_LITERALS_ELEMENTS_MAX
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor, held_bytes
 from tpy.services import ResolvedModel, held
 
 
@@ -111,7 +113,7 @@ class PredictionsApi:
         request.submitted = True
         response = await answer_of(request.caller, model, sent, received_ns)
         outputs = signature.outputs_of(response)
-        if is_large(outputs) or (b"accept-encoding" in request.fields and _is_long(outputs)):
+        if is_large(outputs) or is_slow(outputs) or (b"accept-encoding" in request.fields and _is_long(outputs)):
             return await run_in_thread(_reply, form, outputs, request, limiter=endpoint.threads)
         return _reply(form, outputs, request)
 
@@ -134,6 +136,19 @@ class PredictionsApi:
 def _is_long(outputs: Sequence[Tensor]) -> bool:
     """Returns True if compressing these outputs could hold up the loop."""
     return held_bytes(outputs, INLINE_COMPRESS_BYTES_MAX + 1) > INLINE_COMPRESS_BYTES_MAX
+
+
+_FLOATS = (DataType.FP16, DataType.BF16, DataType.FP32, DataType.FP64)
+
+
+def is_slow(outputs: Sequence[Tensor]) -> bool:
+    """Returns True if outputs have more NaN and infinities around than are written on the loop."""
+    return any(
+        output.array.size > INLINE_LITERALS_ELEMENTS_MAX
+        and output.datatype in _FLOATS
+        and not bool(np.isfinite(output.array).all())
+        for output in outputs
+    )
 
 
 def _reply(form: Form, outputs: Sequence[Tensor], request: HttpRequest) -> HttpReply:

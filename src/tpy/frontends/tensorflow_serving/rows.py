@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Final, cast
 
 import numpy as np
+import orjson
 
 from tpy.echo import echo, echo_list
 from tpy.errors import Internal, InvalidArgument
@@ -22,7 +23,7 @@ from tpy.frontends.http.codec.pieces import LongArray, LongString
 from tpy.frontends.http.codec.response import dump_json, nested
 from tpy.frontends.tensorflow_serving.long_arrays import long_array_of
 from tpy.frontends.tensorflow_serving.models import Signature, tensor_of
-from tpy.limits import TENSOR_DIMS_MAX
+from tpy.limits import BYTES_ELEMENTS_MAX, TENSOR_DIMS_MAX
 from tpy.messages import DataType, Tensor
 
 BASE64: Final = "b64"
@@ -100,14 +101,36 @@ def _only(signature: Signature, what: str) -> str:
 
 
 def array_of(value: object, datatype: DataType, name: str) -> Array:
-    """The array in nested lists. Raises InvalidArgument for lists of different lengths and elements of another type."""
+    """The array in nested lists. Raises InvalidArgument for lists of different lengths, elements of another type, and more
+    strings than are supported."""
+    return _nested(value, _Typed(datatype, name))
+
+
+class _Typed:
+    """Makes arrays of the elements of one input, a part at a time."""
+
+    def __init__(self, datatype: DataType, name: str) -> None:
+        self.datatype = datatype
+        self.name = name
+        self._count = 0
+
+    def __call__(self, elements: list[Any]) -> Array:
+        """The elements in one dimension. Raises InvalidArgument."""
+        self._count += len(elements)
+        if self.datatype is DataType.BYTES and self._count > BYTES_ELEMENTS_MAX:
+            raise InvalidArgument(f"input '{echo(self.name)}': more than {BYTES_ELEMENTS_MAX} string elements are not supported")
+        return _array(elements, self.datatype, self.name)
+
+
+def _nested(value: object, typed: _Typed) -> Array:
+    name = typed.name
     if type(value) is LongArray:
-        return long_array_of(value, lambda elements: _array(elements, datatype, name), name)
+        return long_array_of(value, typed, name)
     shape: list[int] = []
     flat: list[Any] = [value]
     while flat and type(flat[0]) in (list, LongArray):
         if LongArray in set(map(type, flat)):
-            whole = _stacked(flat, datatype, name)
+            whole = _stacked(flat, typed)
             return whole.reshape(*shape, *whole.shape[1:])
         if len(shape) == TENSOR_DIMS_MAX:
             raise InvalidArgument(f"input '{echo(name)}': nested more than {TENSOR_DIMS_MAX} deep")
@@ -117,15 +140,15 @@ def array_of(value: object, datatype: DataType, name: str) -> Array:
             raise InvalidArgument(f"input '{echo(name)}': Encountered list at unexpected size at level: {len(shape)}: {sizes}")
         shape.append(lengths.pop())
         flat = list(chain.from_iterable(flat))
-    return _array(flat, datatype, name).reshape(shape)
+    return typed(flat).reshape(shape)
 
 
-def _stacked(values: list[Any], datatype: DataType, name: str) -> Array:
+def _stacked(values: list[Any], typed: _Typed) -> Array:
     """Arrays, some of them long, as one."""
-    arrays = [array_of(each, datatype, name) for each in values]
+    arrays = [_nested(each, typed) for each in values]
     if len({array.shape for array in arrays}) != 1:
         sizes = ", ".join(str(list(shape)) for shape in sorted({array.shape for array in arrays}))
-        raise InvalidArgument(f"input '{echo(name)}': Encountered lists of different shapes: {sizes}")
+        raise InvalidArgument(f"input '{echo(typed.name)}': Encountered lists of different shapes: {sizes}")
     return np.stack(arrays)
 
 
@@ -184,8 +207,8 @@ def decoded(value: Mapping[str, object], where: str) -> bytes:
 
 
 def document_of(outputs: Sequence[Tensor], *, is_rows: bool) -> Iterator[bytes]:
-    """The JSON of an answer, in pieces: no step holds the interpreter for long. Raises Internal for outputs that have no common
-    rows, and for texts that are not UTF-8."""
+    """The JSON of an answer, in pieces: no step holds the interpreter for long. Raises InvalidArgument for outputs that have no
+    common rows, as the request could have asked by `inputs`; Internal without outputs, and for texts that are not UTF-8."""
     if not is_rows:
         yield b'{"outputs":'
         yield from _value(outputs[0]) if len(outputs) == 1 else _columns_of(outputs)
@@ -197,14 +220,16 @@ def document_of(outputs: Sequence[Tensor], *, is_rows: bool) -> Iterator[bytes]:
 
 
 def _require_rows(outputs: Sequence[Tensor]) -> None:
+    if not outputs:
+        raise Internal("the model gave no outputs, so there are no rows")
     counts: set[int] = set()
     for tensor in outputs:
         if not tensor.array.ndim:
-            raise Internal(f"Tensor name: {tensor.name} has no shape information: ask by 'inputs', not by 'instances'")
+            raise InvalidArgument(f"Tensor name: {tensor.name} has no shape information: ask by 'inputs', not by 'instances'")
         counts.add(len(tensor.array))
     if len(counts) > 1:
         sizes = ", ".join(f"{tensor.name}: {len(tensor.array)}" for tensor in outputs)
-        raise Internal(f"outputs have inconsistent batch sizes ({sizes}): ask by 'inputs', not by 'instances'")
+        raise InvalidArgument(f"outputs have inconsistent batch sizes ({sizes}): ask by 'inputs', not by 'instances'")
 
 
 def _columns_of(outputs: Sequence[Tensor]) -> Iterator[bytes]:
@@ -251,8 +276,16 @@ def _writable(tensor: Tensor, array: Array) -> Any:
     if tensor.datatype in (DataType.FP16, DataType.BF16):
         array = array.astype(np.float32)
     if array.dtype == np.float32 and (array.ndim < _MATRIX or not np.isfinite(array).all()):
-        return nested([float(str(each)) for each in array.reshape(-1)], array.shape)
+        return nested(_shortest(np.ascontiguousarray(array).reshape(-1)), array.shape)
     return array.tolist() if array.ndim < _MATRIX else np.ascontiguousarray(array)
+
+
+def _shortest(flat: Array) -> list[float]:
+    """FP32 as doubles of the same digits."""
+    values: list[float] = orjson.loads(orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY))
+    for at in np.flatnonzero(~np.isfinite(flat)).tolist():  # null until here
+        values[at] = float(flat[at])
+    return values
 
 
 def _text(element: bytes, name: str) -> object:

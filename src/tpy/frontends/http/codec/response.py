@@ -360,7 +360,7 @@ def _holds_literals(value: object) -> bool:
             return value.dtype.kind == "f" and not bool(np.isfinite(value).all())
         case dict():
             return any(map(_holds_literals, value.values()))
-        case list():
+        case list() | tuple():
             return any(map(_holds_literals, value))
         case _:
             return False
