@@ -365,15 +365,15 @@ def test_a_reload_loads_unloads_and_labels(call: Call, server: ServerProcess, ho
     assert not call("HandleReloadConfigRequest", configuration(*others, only)).status.error_code
     assert ask(server, "plus/versions/2:predict", {"instances": ROWS.tolist()})[0] == 503
     for models, code, told in (
-        ([{"name": "none"}], 5, "model 'none' is not in the model repository"),
-        ([{"name": ""}], 3, "a model has no name"),
-        ([{"name": "sums"}, {"name": "sums"}], 3, "two models are named 'sums'"),
-        ([{"name": "sums", "model_platform": "other"}], 3, "expected tensorflow, got 'other'"),
-        ([*others, {"name": "broken"}], 3, "load failed"),
+        ([{"name": "none"}], "NOT_FOUND", "model 'none' is not in the model repository"),
+        ([{"name": ""}], "INVALID_ARGUMENT", "a model has no name"),
+        ([{"name": "sums"}, {"name": "sums"}], "INVALID_ARGUMENT", "two models are named 'sums'"),
+        ([{"name": "sums", "model_platform": "other"}], "INVALID_ARGUMENT", "expected tensorflow, got 'other'"),
+        ([*others, {"name": "broken"}], "INVALID_ARGUMENT", "load failed"),
     ):
-        status = call("HandleReloadConfigRequest", configuration(*models)).status
-        assert (status.error_code, told in status.error_message) == (code, True), status
-    assert call("HandleReloadConfigRequest", pb.ReloadConfigRequest()).status.error_code == 3
+        status, text = refused(call, "HandleReloadConfigRequest", configuration(*models))
+        assert (status, told in text) == (code, True), text
+    assert refused(call, "HandleReloadConfigRequest", pb.ReloadConfigRequest())[0] == "INVALID_ARGUMENT"
     assert ask(server, "sums")[1]["model_version_status"][0]["state"] == "AVAILABLE", "a wrong configuration unloads nothing"
     states = ask(server, "broken")[1]["model_version_status"]
     assert [(each["state"], each["status"]["error_code"]) for each in states] == [("END", "UNKNOWN")]

@@ -84,10 +84,10 @@ class Submitted:
         self.paused = False
 
     def answer(self, error: TpyError | None = None) -> None:
-        """Answer with the inputs as outputs, or with `error`."""
+        """Answer with the inputs as outputs, with those that the test has set, or with `error`."""
         if self.cancelled:
             return
-        outputs = tuple(
+        outputs = self.model.outputs or tuple(
             Tensor(tensor.name.replace("INPUT", "OUTPUT"), tensor.datatype, tensor.array) for tensor in self.request.inputs
         )
         self.sink.deliver(
@@ -109,6 +109,10 @@ class FakeModel:
         self.description = description
         self._inference = inference
 
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        return self._inference.outputs
+
     def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> RequestHandle:
         return self._inference.submit(request, sink, self)
 
@@ -127,6 +131,7 @@ class FakeInference:
         self.submitted: list[Submitted] = []
         self.arrived = trio.Event()
         self.raises: Exception | None = None
+        self.outputs: tuple[Tensor, ...] = ()
         self.holds = Counter[int]()
         self._copies: list[ModelDescription] = []
         self.models = {

@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import numpy as np
 import trio
 import trio.testing
 from grpclib.const import Status
 
 from tests.frontends.grpc.fakes import FakePort, FakeUnaryCall
-from tests.frontends.http.fakes import FakeServices
+from tests.frontends.http.fakes import FakeChecks, FakeServices, describe
 from tests.frontends.observing import Finished
 from tpy.clock import SystemClock
 from tpy.frontends.grpc import GrpcServiceOptions
@@ -23,11 +24,18 @@ from tpy.frontends.tensorflow_serving.calls import ServingCalls
 from tpy.frontends.tensorflow_serving.protos import pb, tf
 from tpy.frontends.tensorflow_serving.tensors import read_tensor, write_tensor
 from tpy.limits import GRPC_CONTROL_BYTES_MAX, GRPC_REQUEST_FIELDS_MAX
-from tpy.messages import DataType, Tensor
+from tpy.limits.tensorflow_serving import EXAMPLES_MAX
+from tpy.messages import DataType, Tensor, TensorDescription
 
+MULTI = "/tensorflow.serving.PredictionService/MultiInference"
+CLASSIFY = "/tensorflow.serving.PredictionService/Classify"
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 RELOAD = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
+EVERYTHING_AWAY = pb.ReloadConfigRequest(config={"model_config_list": {}})
+_TEXT = TensorDescription(name="inputs", datatype=DataType.BYTES, shape=(-1, -1))
+_LABELS = TensorDescription(name="classes", datatype=DataType.BYTES, shape=(-1, -1))
+CLASSIFIER = msgspec.structs.replace(describe("texts"), inputs=(_TEXT,), outputs=(_LABELS,))
 ROWS = np.array([[1, 2], [3, 4]], np.float32)
 
 
@@ -125,15 +133,101 @@ async def test_restricted_protocols_need_their_key() -> None:
     async with port(restricted=(closed,)) as server:
         status = pb.GetModelStatusRequest(model_spec={"name": "m"})
         assert (await server.ask(STATUS, status)).status is not Status.UNAVAILABLE
-        for path, message in ((PREDICT, request()), (RELOAD, pb.ReloadConfigRequest())):
+        for path, message in ((PREDICT, request()), (RELOAD, EVERYTHING_AWAY)):
             assert (await server.ask(path, message)).status is Status.UNAVAILABLE
             assert (await server.ask(path, message, key)).status is Status.OK
 
 
 async def test_pages_of_others_reload_nothing() -> None:
     async with port() as server:
-        call = await server.ask(RELOAD, pb.ReloadConfigRequest(), ("origin", "https://example.com"))
+        call = await server.ask(RELOAD, EVERYTHING_AWAY, ("origin", "https://example.com"))
         assert call.status is not Status.OK
+        assert not server.services.repository.unloads
+
+
+async def test_a_reload_that_fails_fails_the_call() -> None:
+    async with port() as server:
+        call = await server.ask(RELOAD, pb.ReloadConfigRequest())
+        assert (call.status, call.message) == (Status.INVALID_ARGUMENT, "config: expected model_config_list")
+        server.services.repository.rows = []
+        call = await server.ask(RELOAD, EVERYTHING_AWAY)
+        answer = pb.ReloadConfigResponse.FromString(call.reply_bytes)
+        assert (call.status, answer.status.error_code) == (Status.OK, 0)
+
+
+async def test_reloads_are_one_at_a_time() -> None:
+    async with port() as server:
+        repository = server.services.repository
+        repository.gate = trio.Event()
+        server.services.checks = FakeChecks()
+        load = pb.ReloadConfigRequest(config={"model_config_list": {"config": [{"name": "new"}]}})
+        first = server.start(RELOAD, load)
+        await repository.load_began.wait()
+        second = server.start(RELOAD, EVERYTHING_AWAY)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not repository.unloads
+        repository.gate.set()
+        await first.ended.wait()
+        await second.ended.wait()
+        assert (first.status, second.status) == (Status.OK, Status.OK)
+
+
+def classification(*inputs: Any, specs: int = 1) -> bytes:
+    """A request that says its input, and its model, in several fields."""
+    parts = [pb.ClassificationRequest(model_spec={"name": "texts"})] * specs
+    parts += [pb.ClassificationRequest(input=each) for each in inputs]
+    return b"".join(part.SerializeToString() for part in parts)
+
+
+def examples(count: int) -> Any:
+    return pb.Input(example_list={"examples": [tf.Example()] * count})
+
+
+async def test_inputs_of_several_fields_are_merged_and_read_once() -> None:
+    async with port() as server:
+        server.services.inference.models["texts"] = CLASSIFIER
+        for message, count in (
+            (classification(examples(2), examples(3), specs=3), 5),
+            (classification(*[examples(2)] * 700), 1400),  # more fields than are read on the loop
+        ):
+            await server.ask(CLASSIFY, message)
+            [tensor] = server.services.inference.submitted[-1].request.inputs
+            assert len(tensor.array) == count
+        many = examples(EXAMPLES_MAX // 2)
+        for message, told in (
+            (classification(many, many), f"more than {EXAMPLES_MAX} examples"),
+            (classification(*[examples(0)] * (GRPC_REQUEST_FIELDS_MAX + 1)), "fields around them"),
+            (classification(specs=GRPC_CONTROL_BYTES_MAX // 7 + 1), "fields around them"),
+            (classification(specs=GRPC_REQUEST_FIELDS_MAX - 1), "a ModelSpec with more than 256 fields"),
+        ):
+            call = await server.ask(CLASSIFY, message)
+            assert (call.status, told in call.message) == (Status.INVALID_ARGUMENT, True), call.message
+
+
+async def test_a_spec_in_many_fields_is_bounded_before_it_is_joined() -> None:
+    part = pb.ClassificationRequest(model_spec={"name": "m" * 100}).SerializeToString()
+    async with port() as server:
+        for path in (PREDICT, CLASSIFY):
+            call = await server.ask(path, part * 1000)
+            assert (call.status, "a ModelSpec of 102000 bytes" in call.message) == (Status.INVALID_ARGUMENT, True), call.message
+
+
+async def test_each_task_has_its_record() -> None:
+    watcher = Finished()
+    async with port() as server:
+        server.services.observers.add(watcher)
+        models = server.services.inference.models
+        models["texts"] = CLASSIFIER
+        task = {"model_spec": {"name": "texts"}, "method_name": "tensorflow/serving/classify"}
+        message = pb.MultiInferenceRequest(tasks=[task, {**task, "model_spec": {"name": "none"}}], input=examples(1))
+        server.services.inference.outputs = (Tensor("classes", DataType.BYTES, np.array([[b"a"]], object)),)
+        assert (await server.ask(MULTI, message)).status is Status.NOT_FOUND
+        message = pb.MultiInferenceRequest(tasks=[task, task], input=examples(1))
+        call = await server.ask(MULTI, message)
+        assert call.status is Status.OK, call.message
+    seen = [(record.model, record.status, record.request_bytes > 0) for record in watcher.records]
+    assert seen == [("texts", "", True), ("none", "Not found", False), ("texts", "", True), ("texts", "", False)]
+    assert [record.response_bytes for record in watcher.records] == [0, 0, len(call.reply_bytes), 0]
 
 
 async def test_metadata_become_parameters() -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import trio
-from google.protobuf.message import DecodeError
 from grpclib.const import Status
 
 from tpy import limits
 from tpy.errors import ErrorCode, InvalidArgument, TpyError
 from tpy.frontends.access import INFER, Caller
 from tpy.frontends.grpc.calls import (
-    GRPC_STATUS,
     INFERENCE,
     CallParts,
     count_refusal,
@@ -24,18 +22,13 @@ from tpy.frontends.grpc.calls import (
     unexpected_error,
 )
 from tpy.frontends.grpc.codec.fields import (
-    Field,
-    FieldBudget,
     TooManyFields,
-    count_nested_fields,
-    each_field,
     length_delimited,
-    unparsable,
     varint,
 )
 from tpy.frontends.grpc.transport import UnaryCall, UnaryHandler
 from tpy.frontends.load_report import load_fields
-from tpy.frontends.tensorflow_serving.examples import classes_of, examples_tensor, read_input, values_of
+from tpy.frontends.tensorflow_serving.examples import classes_of, examples_tensor, values_of
 from tpy.frontends.tensorflow_serving.models import (
     CLASSIFY,
     PROTOCOL,
@@ -50,6 +43,17 @@ from tpy.frontends.tensorflow_serving.models import (
 from tpy.frontends.tensorflow_serving.predictions import answer_of
 from tpy.frontends.tensorflow_serving.protos import pb, tf
 from tpy.frontends.tensorflow_serving.reloading import reload_models
+from tpy.frontends.tensorflow_serving.requests import (
+    parsed,
+    parsed_reload,
+    read_examples,
+    read_many_examples,
+    read_predict,
+    read_spec,
+    read_tasks,
+    spec_of,
+    whole_spec,
+)
 from tpy.frontends.tensorflow_serving.status import statuses
 from tpy.frontends.tensorflow_serving.tensors import (
     NUMBERS,
@@ -60,7 +64,7 @@ from tpy.frontends.tensorflow_serving.tensors import (
     write_tensor,
 )
 from tpy.frontends.threads import forget_trace, run_in_thread
-from tpy.limits.tensorflow_serving import INLINE_OUTPUT_ELEMENTS_MAX, TASKS_MAX
+from tpy.limits.tensorflow_serving import INLINE_OUTPUT_ELEMENTS_MAX
 from tpy.messages import DataType, InferenceRequest, Tensor, content_bytes
 from tpy.messages.inference import NO_PARAMETERS
 from tpy.messages.records import RequestRecord
@@ -69,15 +73,13 @@ from tpy.services import ResolvedModel, held
 PREDICTION_SERVICE: Final = "tensorflow.serving.PredictionService"
 MODEL_SERVICE: Final = "tensorflow.serving.ModelService"
 
-_SPEC, _SECOND, _THIRD = (length_delimited(number) for number in (1, 2, 3))
-_KEY, _VALUE = length_delimited(1), length_delimited(2)
 _SIGNATURES: Final = "signature_def"
 _NOTHING: Final = memoryview(b"")
 
 
 class _Running:
-    """A call with its sender, the record of its request, whether a model has it, and which. `message` is let go of when it has
-    been read: its tensors alone keep its bytes."""
+    """A call with its sender, the records of its request, one for each task, whether a model has it, and which. `message` is let
+    go of when it has been read: its tensors alone keep its bytes."""
 
     def __init__(self, call: UnaryCall, message: memoryview) -> None:
         self.call = call
@@ -85,8 +87,17 @@ class _Running:
         self.size = len(message)
         self.caller: Caller | None = None
         self.record: RequestRecord | None = None
+        self.earlier_records: list[RequestRecord] = []
         self.submitted = False
         self.model: tuple[str, int | None] = ("", None)
+
+    def finish(self, now_ns: int, status: str = "", error: str = "", *, response_bytes: int = 0) -> None:
+        """End the records. The tasks before the last one were answered; the bytes of the answer are in the first record."""
+        for record in self.earlier_records:
+            record.finish(now_ns, response_bytes=response_bytes)
+            response_bytes = 0
+        if self.record is not None:
+            self.record.finish(now_ns, status, error, response_bytes=response_bytes)
 
 
 _Method = Callable[[_Running], Awaitable[Pieces]]
@@ -97,6 +108,7 @@ class ServingCalls:
 
     def __init__(self, parts: CallParts) -> None:
         self._parts = parts
+        self._reloading = trio.Lock()
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """The handlers by path."""
@@ -117,7 +129,7 @@ class ServingCalls:
         }
 
     async def _predict(self, running: _Running) -> Pieces:
-        asked = _read_predict(running.message)
+        asked = read_predict(running.message)
         spec = self._begin(running, asked.spec)
         model = resolve(self._parts.services.inference, spec)
         signature = signature_of(self._parts.services.inference, model.description)
@@ -143,32 +155,23 @@ class ServingCalls:
         return await run_in_thread(lambda: _tensors(inputs, signature, inline=False), limiter=self._parts.threads)
 
     async def _classify(self, running: _Running) -> Pieces:
-        spec_bytes, examples = await self._examples(running.message)
-        spec = self._begin(running, spec_bytes)
-        running.message = _NOTHING
+        spec, examples = await self._one_task(running)
         result, found = await self._task(running, spec, CLASSIFY, examples)
         return [pb.ClassificationResponse(result=result, model_spec=found).SerializeToString()]
 
     async def _regress(self, running: _Running) -> Pieces:
-        spec_bytes, examples = await self._examples(running.message)
-        spec = self._begin(running, spec_bytes)
-        running.message = _NOTHING
+        spec, examples = await self._one_task(running)
         result, found = await self._task(running, spec, REGRESS, examples)
         return [pb.RegressionResponse(result=result, model_spec=found).SerializeToString()]
 
     async def _multi_inference(self, running: _Running) -> Pieces:
-        tasks: list[Any] = []
-        examples = list[bytes]()
-        message = running.message
-        for tag, _, body, end in _fields(message):
-            if tag == _SPEC:
-                if len(tasks) == TASKS_MAX:
-                    raise InvalidArgument(f"more than {TASKS_MAX} tasks, at most as many are accepted")
-                tasks.append(_parsed(pb.InferenceTask, message[body:end]))
-            elif tag == _SECOND:
-                examples = await self._read_input(message[body:end])
-        if not tasks:
-            raise InvalidArgument("Inference request is empty: it has no tasks")
+        parts, examples = await self._examples(running.message)
+        running.message = _NOTHING
+        if sum(map(len, parts)) > limits.GRPC_INLINE_CONTROL_BYTES_MAX:
+            tasks = await run_in_thread(read_tasks, parts, limiter=self._parts.threads)
+        else:
+            tasks = read_tasks(parts)
+        del parts
         response = pb.MultiInferenceResponse()
         for task in tasks:
             spec = self._begin(running, task.model_spec.SerializeToString())
@@ -179,20 +182,22 @@ class ServingCalls:
             (one.classification_result if task.method_name == CLASSIFY else one.regression_result).CopyFrom(result)
         return [response.SerializeToString()]
 
-    async def _examples(self, message: memoryview) -> tuple[bytes, list[bytes]]:
-        """The model spec and the examples of a request for classification or regression."""
-        spec, examples = b"", list[bytes]()
-        for tag, _, body, end in _fields(message):
-            if tag == _SPEC:
-                spec += bytes(message[body:end])
-            elif tag == _SECOND:
-                examples = await self._read_input(message[body:end])
+    async def _one_task(self, running: _Running) -> tuple[ModelSpec, list[bytes]]:
+        """The model and the examples of a request for classification or regression."""
+        spec_parts, examples = await self._examples(running.message)
+        spec = self._begin(running, whole_spec(spec_parts))
+        running.message = _NOTHING
         return spec, examples
 
-    async def _read_input(self, data: memoryview) -> list[bytes]:
-        if len(data) > limits.GRPC_INLINE_BYTES_MAX:
-            return await run_in_thread(read_input, data, limiter=self._parts.threads)
-        return read_input(data)
+    async def _examples(self, message: memoryview) -> tuple[list[memoryview], list[bytes]]:
+        """The occurrences of the first field, the model spec or the tasks, and the examples. What has many fields is read in a
+        thread."""
+        if len(message) <= limits.GRPC_INLINE_BYTES_MAX:
+            try:
+                return read_examples(message, limits.GRPC_INLINE_FIELDS_MAX, limits.GRPC_INLINE_FIELDS_MAX)
+            except TooManyFields:
+                pass
+        return await run_in_thread(read_many_examples, message, limiter=self._parts.threads)
 
     async def _task(self, running: _Running, spec: ModelSpec, method: str, examples: Sequence[bytes]) -> tuple[Any, Any]:
         """The result of a classification or regression, and the model that it is of."""
@@ -210,9 +215,13 @@ class ServingCalls:
 
     def _begin(self, running: _Running, spec_bytes: bytes) -> ModelSpec:
         """The model that a request for inference is for. Raises PermissionDenied and Unauthenticated."""
-        spec = _read_spec(spec_bytes)
-        if running.record is None:
-            running.record = open_record(self._parts, running.call, PROTOCOL, running.size, spec.name)
+        spec = read_spec(spec_bytes)
+        size = running.size
+        if running.record is not None:  # the next task of several
+            running.earlier_records.append(running.record)
+            running.record = None
+            size = 0
+        running.record = open_record(self._parts, running.call, PROTOCOL, size, spec.name)
         if running.caller is not None:
             running.caller.require(INFER, spec.name)
         return spec
@@ -243,8 +252,8 @@ class ServingCalls:
         return signature.outputs_of(await answer_of(running.caller, model, request, now_ns))
 
     async def _metadata(self, running: _Running) -> Pieces:
-        asked = _parsed(pb.GetModelMetadataRequest, running.message)
-        spec = _spec(asked.model_spec)
+        asked = parsed(pb.GetModelMetadataRequest, running.message)
+        spec = spec_of(asked.model_spec)
         _authorize(running, "metadata", spec.name)
         if not asked.metadata_field:
             raise InvalidArgument("GetModelMetadataRequest must specify at least one metadata_field")
@@ -258,7 +267,7 @@ class ServingCalls:
         return [response.SerializeToString(deterministic=True)]
 
     async def _status(self, running: _Running) -> Pieces:
-        spec = _spec(_parsed(pb.GetModelStatusRequest, running.message).model_spec)
+        spec = spec_of(parsed(pb.GetModelStatusRequest, running.message).model_spec)
         _authorize(running, "health", spec.name)
         found = await statuses(self._parts.services, spec)
         states = [
@@ -270,7 +279,7 @@ class ServingCalls:
         return [pb.GetModelStatusResponse(model_version_status=states).SerializeToString()]
 
     async def _reload(self, running: _Running) -> Pieces:
-        """A change that fails is the status in the response, as in TensorFlow Serving; a refusal fails the call."""
+        """A change that fails is the status of the call, as in TensorFlow Serving: a response has OK."""
         parts, call = self._parts, running.call
         audit = parts.services.audit
         with (
@@ -283,18 +292,12 @@ class ServingCalls:
                 action.identified("" if running.caller is None else running.caller.name, "")
             if running.caller is not None:
                 running.caller.authorize("model-repository", None, changes=True)
-            asked = await run_in_thread(_parsed_reload, running.message, limiter=parts.threads)
+            asked = await run_in_thread(parsed_reload, running.message, limiter=parts.threads)
             if action is not None:
                 await action.begin()
-            status = pb.StatusProto()
-            try:
+            async with self._reloading:
                 await reload_models(parts.services, asked.config)
-            except TpyError as error:
-                code = Status.FAILED_PRECONDITION if isinstance(error, FailedPrecondition) else GRPC_STATUS[error.code]
-                status = pb.StatusProto(error_code=code.value, error_message=error.message)
-                if action is not None:
-                    action.ended(error.code.name)
-        return [pb.ReloadConfigResponse(status=status).SerializeToString()]
+        return [pb.ReloadConfigResponse(status=pb.StatusProto()).SerializeToString()]
 
 
 class _Starter:
@@ -320,14 +323,13 @@ class _Starter:
                 pieces = await self._method(running)
                 load = await load_fields(parts.services, call.load_format, *running.model) if call.load_format else ()
                 call.reply(pieces, load)
-                if running.record is not None:
-                    running.record.finish(parts.clock.now_ns(), response_bytes=sum(map(len, pieces)))
+                running.finish(parts.clock.now_ns(), response_bytes=sum(map(len, pieces)))
             except TpyError as error:
                 self._fail(running, error)
             except Exception:
                 self._fail(running, unexpected_error(call.path))
-        if scope.cancelled_caught and running.record is not None:
-            running.record.finish(parts.clock.now_ns(), ErrorCode.CANCELLED.value)
+        if scope.cancelled_caught:
+            running.finish(parts.clock.now_ns(), ErrorCode.CANCELLED.value)
 
     def _fail(self, running: _Running, error: TpyError) -> None:
         parts, call = self._parts, running.call
@@ -342,100 +344,17 @@ class _Starter:
             fail_inference(call, error, now_ns)
         else:
             fail_call(call, error)
-        if running.record is not None:
-            running.record.finish(now_ns, error.code.value, error.message)
+        running.finish(now_ns, error.code.value, error.message)
         forget_trace(error)
-
-
-class _Predict(NamedTuple):
-    """A PredictRequest, its tensors unread."""
-
-    spec: bytes
-    inputs: Mapping[str, memoryview]
-    outputs: Sequence[str]
-
-
-def _read_predict(message: memoryview) -> _Predict:
-    spec = b""
-    inputs: dict[str, memoryview] = {}
-    outputs: list[str] = []
-    budget = FieldBudget(limits.GRPC_REQUEST_FIELDS_MAX)
-    for tag, _, body, end in _fields(message, budget):
-        if tag == _SPEC:
-            spec += bytes(message[body:end])
-        elif tag == _SECOND:
-            entry = message[body:end]
-            key, value = memoryview(b""), memoryview(b"")
-            for inner, _, at, stop in _fields(entry, budget):
-                if inner == _KEY:
-                    key = entry[at:stop]
-                elif inner == _VALUE:
-                    value = entry[at:stop]
-            inputs[_text(key)] = value
-        elif tag == _THIRD:
-            outputs.append(_text(message[body:end]))
-    return _Predict(spec, inputs, outputs)
-
-
-def _fields(message: memoryview, budget: FieldBudget | None = None) -> Iterator[Field]:
-    """The fields of a message. Raises InvalidArgument for more than a request has."""
-    try:
-        yield from each_field(message, budget or FieldBudget(limits.GRPC_REQUEST_FIELDS_MAX))
-    except TooManyFields:
-        raise InvalidArgument(f"more than {limits.GRPC_REQUEST_FIELDS_MAX} fields, at most as many are accepted") from None
-
-
-def _text(data: memoryview) -> str:
-    try:
-        return str(data, "utf-8")
-    except UnicodeDecodeError:
-        raise unparsable() from None
 
 
 def _tensors(inputs: Mapping[str, memoryview], signature: Signature, *, inline: bool) -> list[Tensor]:
     tensors: list[Tensor] = []
     for name, data in inputs.items():
         argument = signature.argument(name)
-        datatype, array = read_tensor(data, name, inline=inline)
+        datatype, array = read_tensor(data, name, inline=inline, require_shape=argument.require_shape)
         tensors.append(tensor_of(argument, datatype, array))
     return tensors
-
-
-def _parsed(
-    kind: Any,
-    message: memoryview,
-    bytes_max: int = limits.GRPC_CONTROL_BYTES_MAX,
-    fields_max: int = limits.GRPC_CONTROL_FIELDS_MAX,
-) -> Any:
-    """A small message. Raises Internal for a broken one, InvalidArgument for one that is larger than such messages are."""
-    name = kind.DESCRIPTOR.name
-    if len(message) > bytes_max:
-        raise InvalidArgument(f"a {name} of {len(message)} bytes, at most {bytes_max} are accepted")
-    try:
-        count_nested_fields(message, kind.DESCRIPTOR, FieldBudget(fields_max))
-    except TooManyFields:
-        raise InvalidArgument(f"a {name} with more than {fields_max} fields, at most as many are accepted") from None
-    try:
-        return kind.FromString(bytes(message))
-    except DecodeError:
-        raise unparsable() from None
-
-
-def _parsed_reload(message: memoryview) -> Any:
-    return _parsed(pb.ReloadConfigRequest, message, limits.GRPC_HEAD_BYTES_MAX, limits.GRPC_LOAD_FIELDS_MAX)
-
-
-def _read_spec(data: bytes) -> ModelSpec:
-    return _spec(_parsed(pb.ModelSpec, memoryview(data)))
-
-
-def _spec(said: Any) -> ModelSpec:
-    if not said.name:
-        raise InvalidArgument("Missing ModelSpec: expected model_spec.name")
-    version = said.version.value if said.HasField("version") else None
-    if version is not None and version < 0:
-        raise InvalidArgument(f"model_spec.version: expected at least 0, got {version}")
-    return ModelSpec(name=said.name, version=version, label=said.version_label, signature=said.signature_name)
 
 
 def _authorize(running: _Running, api: str, model: str) -> None:

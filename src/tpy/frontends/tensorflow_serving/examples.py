@@ -11,7 +11,7 @@ import numpy as np
 from tpy.echo import echo
 from tpy.errors import Internal, InvalidArgument
 from tpy.frontends.bytes_tensor import object_array
-from tpy.frontends.grpc.codec.fields import FieldBudget, TooManyFields, each_field, length_delimited
+from tpy.frontends.grpc.codec.fields import FieldBudget, each_field, length_delimited
 from tpy.frontends.http.codec.document import shown
 from tpy.frontends.http.codec.pieces import LongArray, LongString
 from tpy.frontends.tensorflow_serving.models import CLASSIFY, REGRESS, Signature, SignatureNotServed, tensor_of
@@ -44,37 +44,43 @@ def examples_tensor(examples: Sequence[bytes], signature: Signature, method: str
     return tensor_of(argument, DataType.BYTES, object_array(list(examples), (len(examples),)))
 
 
-def read_input(data: memoryview) -> list[bytes]:
-    """The serialised examples of an Input; a context is put in front of each, so that its features are those of all. Raises
-    Internal for a broken message, InvalidArgument for too many examples."""
+def read_input(parts: Sequence[memoryview], fields_max: int = EXAMPLES_MAX) -> list[bytes]:
+    """The serialised examples of an Input in `parts`, the occurrences of its field, which protobuf merges. A context is put in
+    front of each example, so that its features are those of all. Raises Internal for a broken message, TooManyFields for more
+    than `fields_max`, InvalidArgument for contexts that are too large."""
     examples: list[bytes] = []
-    context = b""
-    budget = FieldBudget(EXAMPLES_MAX)
-    try:
+    context: list[memoryview] = []
+    budget = FieldBudget(fields_max)
+    kind = 0
+    for data in parts:
         for tag, _, body, end in each_field(data, budget):
             if tag not in (_LIST, _LIST_WITH_CONTEXT):
                 continue
+            if tag != kind:  # of both kinds the last one counts
+                kind = tag
+                examples.clear()
+                context.clear()
             for inner, _, at, stop in each_field(data[body:end], budget):
                 if inner == _EXAMPLE:
                     examples.append(bytes(data[body + at : body + stop]))
                 elif inner == _CONTEXT and tag == _LIST_WITH_CONTEXT:
-                    context += bytes(data[body + at : body + stop])
-    except TooManyFields:
-        raise InvalidArgument(f"more than {EXAMPLES_MAX} examples, at most as many are accepted") from None
+                    context.append(data[body + at : body + stop])
     return _with_context(context, examples)
 
 
-def _with_context(context: bytes, examples: list[bytes]) -> list[bytes]:
-    """The context in front of each. Raises InvalidArgument where a small request would stand for far more."""
-    if not context:
+def _with_context(context: Sequence[bytes | memoryview], examples: list[bytes]) -> list[bytes]:
+    """The context, in parts, in front of each. Raises InvalidArgument where a small request would stand for far more."""
+    length = sum(map(len, context))
+    if not length:
         return examples
-    size = len(context) * len(examples)
+    size = length * len(examples)
     if size > CONTEXTS_BYTES_MAX:
         raise InvalidArgument(
-            f"a context of {len(context)} bytes for {len(examples)} examples comes to {size} bytes, "
+            f"a context of {length} bytes for {len(examples)} examples comes to {size} bytes, "
             f"at most {CONTEXTS_BYTES_MAX} are accepted: send fewer at a time"
         )
-    return [context + each for each in examples]
+    whole = b"".join(context) if examples else b""
+    return [whole + each for each in examples]
 
 
 def examples_of(document: Mapping[str, object]) -> list[bytes]:
@@ -86,7 +92,7 @@ def examples_of(document: Mapping[str, object]) -> list[bytes]:
         raise InvalidArgument(f"{len(examples)} examples, at most {EXAMPLES_MAX} are accepted")
     context = _example(document["context"], "context") if "context" in document else b""
     found = [_example(each, f"examples[{number}]") for number, each in enumerate(cast("list[object]", examples))]
-    return _with_context(context, found)
+    return _with_context([context], found)
 
 
 def _example(value: object, where: str) -> bytes:
@@ -99,7 +105,7 @@ def _example(value: object, where: str) -> bytes:
 
 
 def _feature(value: object, where: str) -> Any:
-    """The feature of one value, or of a list of them: all texts, all whole numbers, or numbers."""
+    """The feature of one value, or of a list of them: all texts, all whole numbers or booleans, or numbers."""
     values: list[Any] = [value]
     if type(value) is LongArray:
         values = [each for piece in value.pieces() for each in piece.parse()]
@@ -109,10 +115,10 @@ def _feature(value: object, where: str) -> Any:
     if kinds <= {str, dict, LongString}:
         texts = [decoded(each, where) if type(each) is dict else each.encode() for each in values]
         return tf.Feature(bytes_list={"value": texts})
-    if kinds == {int}:
+    if kinds <= {int, bool}:  # a boolean is 0 or 1, as in TensorFlow Serving
         if not all(_INT64.min <= each <= _INT64.max for each in values):
             raise InvalidArgument(f"{where}: a number has more than 64 bits")
-        return tf.Feature(int64_list={"value": values})
+        return tf.Feature(int64_list={"value": map(int, values)})
     if kinds <= {int, float}:
         return tf.Feature(float_list={"value": values})
     raise InvalidArgument(f"{where}: expected texts or numbers, got {shown(value)}")
@@ -126,6 +132,8 @@ def classes_of(outputs: Sequence[Tensor], count: int) -> list[list[Labelled]]:
     for tensor, datatype in ((classes, DataType.BYTES), (scores, DataType.FP32)):
         if tensor is not None and (tensor.datatype is not datatype or tensor.array.ndim != _MATRIX or len(tensor.array) != count):
             raise _wrong(tensor, f"{datatype.value}[{count},classes]")
+    if classes is None and scores is None:
+        raise Internal("expected the outputs 'classes' and 'scores', or one of them; the model gave neither")
     if classes is not None and scores is not None and classes.array.shape != scores.array.shape:
         raise _wrong(scores, f"the shape of 'classes', {list(classes.array.shape)}")
     labels: Any = None if classes is None else [[_label(each) for each in row] for row in classes.array.tolist()]
@@ -146,6 +154,8 @@ def _label(element: bytes) -> str:
 
 def values_of(outputs: Sequence[Tensor], count: int) -> list[float]:
     """The value of each example. Raises Internal for an output of another form."""
+    if len(outputs) != 1:
+        raise Internal(f"expected the output 'outputs', the model gave {len(outputs)} outputs")
     [tensor] = outputs
     if tensor.datatype is not DataType.FP32 or tensor.array.size != count or tensor.array.shape[:1] != (count,):
         raise _wrong(tensor, f"FP32[{count}] or FP32[{count},1]")
