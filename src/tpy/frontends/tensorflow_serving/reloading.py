@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from tpy.config import ModelConfig, aliases
+from tpy.config.model_config import VersionPolicy, VersionPolicyAll, VersionPolicyLatest, VersionPolicySpecific
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unavailable, Unsupported
 from tpy.frontends.tensorflow_serving.models import FailedPrecondition
-from tpy.messages import LoadRequest, ModelState
+from tpy.messages import ConfigCheck, ConfigProblem, LoadRequest, ModelState
 from tpy.services import Services, offered
 
 _decode: Any = msgspec.json.Decoder(dict[str, Any]).decode
@@ -19,6 +19,8 @@ _decode: Any = msgspec.json.Decoder(dict[str, Any]).decode
 _PLATFORMS = ("", "tensorflow")
 _NOT_EXPLICIT = "explicit model load / unload is not allowed"
 """The beginning of what a server says that looks for changes of models itself."""
+_NOT_FOUND = "no model repository has"
+"""The beginning of what a check of a model says that is not there."""
 
 
 async def reload_models(services: Services, config: Any) -> None:
@@ -81,32 +83,68 @@ async def _load_of(services: Services, said: Any) -> LoadRequest | None:
     policy = _policy(said)
     labels = {key: said.version_labels[key] for key in sorted(said.version_labels)}
     served = _served(services, said.name)
-    if served is not None and policy is None and (not labels or aliases.aliases(served) == labels):
+    is_as_said = (
+        served is not None
+        and (policy is None or served.version_policy == policy)
+        and (not labels or aliases.aliases(served) == labels)
+    )
+    if is_as_said and policy is None:
         return None
-    try:
-        check = await offered(services.checks).check_config(said.name)
-    except InvalidArgument:
-        raise NotFound(f"model '{echo(said.name)}' is not in the model repository; base_path is not read") from None
+    check = await _check(services, said.name)
     if policy is None and not labels:
         return LoadRequest(model_name=said.name)
-    document = _decode(check.config_json) if check.config_json else {}
+    _require_readable(said.name, check, is_policy_given=policy is not None)
+    document = _decode(check.config_json)
     if policy is not None:
-        document["version_policy"] = policy
+        document["version_policy"] = msgspec.to_builtins(policy)
     if labels:
         text = msgspec.json.encode(labels).decode()
         document.setdefault("parameters", {})[aliases.PARAMETER] = {"string_value": text}
-    return LoadRequest(model_name=said.name, config_json=msgspec.json.encode(document).decode())
+    given = msgspec.json.encode(document).decode()
+    if is_as_said and _ready(services, said.name) == (await _check(services, said.name, given)).selected:
+        return None
+    return LoadRequest(model_name=said.name, config_json=given)
 
 
-def _policy(said: Any) -> Mapping[str, Any] | None:
+async def _check(services: Services, name: str, given: str | None = None) -> ConfigCheck:
+    try:
+        return await offered(services.checks).check_config(name, given)
+    except InvalidArgument as error:
+        if not error.message.startswith(_NOT_FOUND):
+            raise
+        raise NotFound(f"model '{echo(name)}' is not in the model repository; base_path is not read") from None
+
+
+def _require_readable(name: str, check: ConfigCheck, *, is_policy_given: bool) -> None:
+    """Raise InvalidArgument for a configuration with errors, which is not loaded with parts of it replaced. Only a version policy
+    may be wrong that another one takes the place of."""
+    for problem in check.problems:
+        if problem.severity == "error" and not (is_policy_given and problem.field.startswith("version_policy")):
+            raise InvalidArgument(f"model '{echo(name)}': {check.file or 'its folder'}{_place(problem)}: {problem.message}")
+
+
+def _place(problem: ConfigProblem) -> str:
+    line = f":{problem.line}" if problem.line else ""
+    return f"{line}: {problem.field}" if problem.field else line
+
+
+def _ready(services: Services, name: str) -> tuple[int, ...]:
+    """The versions that are served, ascending."""
+    try:
+        return services.inference.ready_versions(name)
+    except NotFound:
+        return ()
+
+
+def _policy(said: Any) -> VersionPolicy | None:
     """The version policy as the configuration has it; None: it is not said."""
     policy = said.model_version_policy
     match policy.WhichOneof("policy_choice"):
         case "specific":
-            return {"specific": {"versions": list(policy.specific.versions)}}
+            return VersionPolicy(specific=VersionPolicySpecific(versions=tuple(policy.specific.versions)))
         case "all":
-            return {"all": {}}
+            return VersionPolicy(all=VersionPolicyAll())
         case "latest":
-            return {"latest": {"num_versions": max(1, policy.latest.num_versions)}}
+            return VersionPolicy(latest=VersionPolicyLatest(num_versions=max(1, policy.latest.num_versions)))
         case _:
             return None
