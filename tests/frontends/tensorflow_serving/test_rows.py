@@ -128,6 +128,8 @@ def test_numbers_have_the_digits_of_their_type_and_literals_are_those_of_tensorf
     text = b"".join(document_of([tensor("y", [0.1, np.nan, np.inf, -np.inf])], is_rows=True))
     assert text == b'{"predictions":[0.1,NaN,Infinity,-Infinity]}'
     assert b"".join(document_of([tensor("y", [0.1, 1])], is_rows=True)) == b'{"predictions":[0.1,1.0]}'
+    text = b"".join(document_of([tensor("y", [[0.1]]), tensor("z", [np.nan])], is_rows=True))
+    assert text == b'{"predictions":[{"y":[0.1],"z":NaN}]}'
     numbers = np.random.default_rng(3).integers(0, 2**32, 2000, np.uint32).view(np.float32)
     numbers[:8] = [0, -0.0, 1e16, 1e-5, 1e-7, 1e-45, 3.4e38, 16777216]
     for values in (numbers, numbers[np.isfinite(numbers)], numbers.reshape(2, -1), numbers[::2]):

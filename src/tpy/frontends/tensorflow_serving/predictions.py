@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-import numpy as np
-
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.frontends.access import Caller, submit
@@ -19,10 +17,10 @@ from tpy.frontends.http.message import HttpReply, HttpRequest
 from tpy.frontends.tensorflow_serving.answers import body_reply
 from tpy.frontends.tensorflow_serving.examples import Labelled, classes_of, examples_of, examples_tensor, values_of
 from tpy.frontends.tensorflow_serving.models import CLASSIFY, PROTOCOL, REGRESS, ModelSpec, Signature, resolve, signature_of
-from tpy.frontends.tensorflow_serving.rows import document_of, tensors_of
+from tpy.frontends.tensorflow_serving.rows import document_of, has_literals, tensors_of
 from tpy.frontends.threads import run_in_thread
 from tpy.limits.tensorflow_serving import INLINE_COMPRESS_BYTES_MAX, INLINE_LITERALS_ELEMENTS_MAX
-from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor, held_bytes
+from tpy.messages import InferenceRequest, InferenceResponse, Tensor, held_bytes
 from tpy.services import ResolvedModel, held
 
 
@@ -138,17 +136,9 @@ def _is_long(outputs: Sequence[Tensor]) -> bool:
     return held_bytes(outputs, INLINE_COMPRESS_BYTES_MAX + 1) > INLINE_COMPRESS_BYTES_MAX
 
 
-_FLOATS = (DataType.FP16, DataType.BF16, DataType.FP32, DataType.FP64)
-
-
 def is_slow(outputs: Sequence[Tensor]) -> bool:
     """Returns True if outputs have more NaN and infinities around than are written on the loop."""
-    return any(
-        output.array.size > INLINE_LITERALS_ELEMENTS_MAX
-        and output.datatype in _FLOATS
-        and not bool(np.isfinite(output.array).all())
-        for output in outputs
-    )
+    return any(output.array.size > INLINE_LITERALS_ELEMENTS_MAX and has_literals(output) for output in outputs)
 
 
 def _reply(form: Form, outputs: Sequence[Tensor], request: HttpRequest) -> HttpReply:

@@ -31,11 +31,12 @@ _BYTES_SUFFIX: Final = "_bytes"
 _PIECE_ELEMENTS_MAX: Final = 16_384
 _MATRIX: Final = 2
 
+_FLOATS: Final = (DataType.FP16, DataType.BF16, DataType.FP32, DataType.FP64)
 _NUMBERS: Final = frozenset({int, float})
 _KINDS: Final[Mapping[DataType, frozenset[type]]] = {
     DataType.BOOL: frozenset({bool}),
     DataType.BYTES: frozenset({str, bytes}),
-    **dict.fromkeys((DataType.FP16, DataType.BF16, DataType.FP32, DataType.FP64), _NUMBERS),
+    **dict.fromkeys(_FLOATS, _NUMBERS),
 }
 """The types of elements; integers have `int`."""
 
@@ -245,7 +246,9 @@ def _rows_of(outputs: Sequence[Tensor]) -> Iterator[bytes]:
     together = max(1, _PIECE_ELEMENTS_MAX * count // max(1, sum(tensor.array.size for tensor in outputs)))
     yield b"["
     for start in range(0, count, together):
-        columns = [_writable(tensor, tensor.array[start : start + together]) for tensor in outputs]
+        pieces = [Tensor(tensor.name, tensor.datatype, tensor.array[start : start + together]) for tensor in outputs]
+        as_lists = any(map(has_literals, pieces))  # the writer of literals would write FP32 with the digits of doubles
+        columns = [_writable(piece, piece.array, as_lists=as_lists) for piece in pieces]
         rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         yield (b"," if start else b"") + dump_json(rows)[1:-1]
     yield b"]"
@@ -269,13 +272,18 @@ def _value(tensor: Tensor) -> Iterator[bytes]:
     yield b"]"
 
 
-def _writable(tensor: Tensor, array: Array) -> Any:
+def has_literals(tensor: Tensor) -> bool:
+    """Returns True if a NaN or an infinity is among the elements: they are literals, which a slower writer writes."""
+    return tensor.datatype in _FLOATS and not bool(np.isfinite(tensor.array).all())
+
+
+def _writable(tensor: Tensor, array: Array, *, as_lists: bool = False) -> Any:
     """The elements as the JSON writer takes them, with the shortest digits that are the number in its type."""
     if tensor.datatype is DataType.BYTES:
         return nested([_text(each, tensor.name) for each in array.reshape(-1).tolist()], array.shape)
     if tensor.datatype in (DataType.FP16, DataType.BF16):
         array = array.astype(np.float32)
-    if array.dtype == np.float32 and (array.ndim < _MATRIX or not np.isfinite(array).all()):
+    if array.dtype == np.float32 and (as_lists or array.ndim < _MATRIX or not np.isfinite(array).all()):
         return nested(_shortest(np.ascontiguousarray(array).reshape(-1)), array.shape)
     return array.tolist() if array.ndim < _MATRIX else np.ascontiguousarray(array)
 
