@@ -164,6 +164,11 @@ TORCHSERVE_MODELS_DEFAULT: Final = 100
 MLFLOW_BODY_BYTES_MAX: Final = 4 * MIB
 """A body of MLflow's scoring protocol is read as a whole, as one of KServe's older protocol."""
 
+MLFLOW_RECORD_CELLS_PER_VALUE_MAX: Final = 4
+MLFLOW_RECORD_CELLS_FREE: Final = 8192
+"""Cells of the table of records: 4 for each value that they have, and 8192 besides. Records need not have the same members:
+without a bound a body of 4 MiB, with another member in each, would make a table of 10^11 cells."""
+
 MLFLOW_BATCHES_MAX: Final = 4096
 """Requests to a model for one body. Each costs some 100 us besides the model's own time; a body has room for two million rows."""
 

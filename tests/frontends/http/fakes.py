@@ -10,7 +10,7 @@ import trio
 
 from tpy.config import ModelConfig
 from tpy.config_forms import ConfigForms
-from tpy.errors import InvalidArgument, NotFound, TpyError
+from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.messages import (
     ConfigCheck,
     ConfigProblem,
@@ -69,7 +69,7 @@ class Submitted:
         self.request = request
         self.model = model
         self.sink = sink
-        self.cancelled = False
+        self.cancelled = self.answered = False
         self.paused = False
         self.ended = trio.Event()
 
@@ -87,6 +87,7 @@ class Submitted:
         """Answer with the inputs as outputs, with those that the test has set, or with `error`."""
         if self.cancelled:
             return
+        self.answered = True
         outputs = self.model.outputs or tuple(
             Tensor(tensor.name.replace("INPUT", "OUTPUT"), tensor.datatype, tensor.array) for tensor in self.request.inputs
         )
@@ -124,7 +125,8 @@ class FakeModel:
 
 
 class FakeInference:
-    """Models m, text (BYTES), and flow (decoupled). With `immediate` requests are answered inside `submit`."""
+    """Models m, text (BYTES), and flow (decoupled). With `immediate` requests are answered inside `submit`. `room`: requests
+    that may wait for an answer at a time; None: all."""
 
     def __init__(self) -> None:
         self.immediate = True
@@ -132,6 +134,8 @@ class FakeInference:
         self.arrived = trio.Event()
         self.raises: Exception | None = None
         self.outputs: tuple[Tensor, ...] = ()
+        self.room: int | None = None
+        self.refused = 0
         self.holds = Counter[int]()
         self._copies: list[ModelDescription] = []
         self.models = {
@@ -169,6 +173,9 @@ class FakeInference:
     def submit(self, request: InferenceRequest, sink: ResponseSink, model: FakeModel) -> RequestHandle:
         if self.raises is not None:
             raise self.raises
+        if self.room is not None and sum(not each.answered for each in self.submitted) >= self.room:
+            self.refused += 1
+            raise Unavailable("Exceeds maximum queue size")
         submitted = Submitted(request, sink, model)
         self.submitted.append(submitted)
         if self.immediate:

@@ -262,3 +262,17 @@ def test_the_parameter_of_a_configuration() -> None:
     for wrong in ("{", "[]", '{"inputs": [{"name": 3}]}'):
         with pytest.raises(Internal, match="parameter MLFLOW_MODEL"):
             read_model(wrong)
+
+
+@pytest.mark.parametrize("form", ["dataframe_records", "inputs"])
+def test_records_that_share_few_members_are_refused(form: str) -> None:
+    """The table of all names for all records grows with the square of the body."""
+    apart = [{f"a{at}": 1} for at in range(10**5)]
+    with pytest.raises(InvalidArgument, match=rf"{form}: 100000 records with 100000 different members make a table of 10{{10}} "):
+        read_json(json.dumps({form: apart}).encode())
+    with pytest.raises(InvalidArgument, match="1600 records"):
+        read_json(json.dumps({form: apart[:1600]}).encode())
+    sparse = [{"a": 1, "b": 2} if at % 8 else {"a": 1, **{f"c{each}": 1 for each in range(20)}} for at in range(80)]
+    found = read_json(json.dumps({form: sparse}).encode()).values
+    assert isinstance(found, dict)
+    assert (len(found), found["c3"][:2], {len(column) for column in found.values()}) == (22, [1, None], {80})

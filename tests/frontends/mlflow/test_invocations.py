@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from tests.frontends.http.fakes import FakeServices, describe
 from tpy.clock import SystemClock
-from tpy.errors import InvalidArgument, NotFound, TpyError, Unsupported
+from tpy.errors import InvalidArgument, NotFound, TooManyRequests, TpyError, Unavailable, Unsupported
+from tpy.frontends.access import Caller
+from tpy.frontends.access.core.policy import Allowance, Grant
 from tpy.frontends.http.message import HttpReply, HttpRequest, fields_of
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.serving import create_endpoint
@@ -70,6 +73,61 @@ async def test_batches_run_at_the_same_time_and_stay_in_order() -> None:
             submitted.answer()
     assert document(reply[0]) == {"predictions": ROWS["inputs"]}
     assert services.inference.holds.total() == 0
+
+
+MANY = {"inputs": [[float(at)] for at in range(100)]}
+
+
+@pytest.mark.parametrize("room", [1, 3])
+@pytest.mark.parametrize("bound", ["queue", "concurrency"])
+async def test_batches_wait_for_room(bound: str, room: int) -> None:
+    """As many as the queue or the caller's key has room for run at the same time; all are answered."""
+    services, request, reply = FakeServices(), request_of(MANY), list[HttpReply]()
+    services.inference.immediate = False
+    allowance = Allowance(concurrency=room if bound == "concurrency" else None)
+    request.caller = Caller("ann", Grant(roles=frozenset()), allowance)
+    services.inference.room = room if bound == "queue" else None
+
+    async def ask() -> None:
+        reply.append(await api_of(services, "m").invocations_of(request, model="m"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        for at in range(13):
+            await services.inference.wait_submitted(at + 1)
+            assert allowance.running <= room
+            services.inference.submitted[at].answer()
+    assert document(reply[0]) == {"predictions": MANY["inputs"]}
+    assert (allowance.running, len(services.inference.submitted)) == (0, 13)
+    assert services.inference.refused <= 1, "each try counts as a refused request"
+
+
+async def test_a_refusal_is_the_answer_when_no_batch_runs() -> None:
+    services, request = FakeServices(), request_of(MANY)
+    services.inference.room = 0
+    with pytest.raises(Unavailable, match="maximum queue size"):
+        await api_of(services, "m").invocations(request)
+    services.inference.room = None
+    request = request_of(MANY)
+    request.caller = Caller("ann", Grant(roles=frozenset()), Allowance(concurrency=0))
+    with pytest.raises(TooManyRequests):
+        await api_of(services, "m").invocations_of(request, model="m")
+    assert services.inference.holds.total() == 0
+
+
+async def test_a_long_column_of_csv_is_read_in_a_thread() -> None:
+    services = FakeServices()
+    endpoint = create_endpoint(HttpOptions(address="127.0.0.1", port=0), services, SystemClock())
+    for _ in range(endpoint.threads.available_tokens):
+        endpoint.threads.acquire_on_behalf_of_nowait(object())
+    api = InvocationsApi(endpoint, model="m")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(api.invocations, request_of(b"a\n" + b"1\n" * 100, "text/csv"))
+        nursery.start_soon(api.invocations, request_of(b"a\n" + b"1\n" * 8192, "text/csv"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert endpoint.threads.statistics().tasks_waiting == 1
+        assert len(services.inference.submitted) == 13, "those of the short one"
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_first_error_ends_the_others() -> None:

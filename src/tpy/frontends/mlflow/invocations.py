@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import Final
 
 from tpy import __version__
-from tpy.errors import InvalidArgument, Unsupported
+from tpy.errors import InvalidArgument, Refusal, Unsupported
 from tpy.frontends.access import submit
 from tpy.frontends.http.codec import is_heavy, is_large
 from tpy.frontends.http.generate import Responses
@@ -18,7 +19,7 @@ from tpy.frontends.mlflow.core.predictions import encode_predictions
 from tpy.frontends.mlflow.core.signature import PARAMETER, MlflowModel, read_model
 from tpy.frontends.mlflow.core.tensors import Asked, asked_of
 from tpy.frontends.threads import run_in_thread
-from tpy.limits import MLFLOW_BATCHES_AT_ONCE_MAX, MLFLOW_BODY_BYTES_MAX
+from tpy.limits import HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX, MLFLOW_BATCHES_AT_ONCE_MAX, MLFLOW_BODY_BYTES_MAX
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, Tensor
 from tpy.services import ResolvedModel, held
 
@@ -67,7 +68,7 @@ class InvocationsApi:
         body, request.body, request.sent_bytes = request.body, b"", len(request.body)
         read = partial(_read, kind, body, description, imported)
         with held(resolved):
-            asked = await run_in_thread(read, limiter=endpoint.threads) if is_heavy(body) else read()
+            asked = await run_in_thread(read, limiter=endpoint.threads) if _is_heavy(kind, body) else read()
             del body, read
             responses = await self._answers(request, resolved, asked, imported)
         encode = partial(encode_predictions, responses, imported, is_frame=asked.is_frame)
@@ -87,27 +88,40 @@ class InvocationsApi:
     async def _answers(
         self, request: HttpRequest, resolved: ResolvedModel, asked: Asked, imported: MlflowModel
     ) -> list[InferenceResponse]:
-        """The responses to all batches, some of which run at the same time. Raises the error of the first that has one."""
+        """The responses to all batches, some of which run at the same time. Raises the error of the first that has one, and the
+        refusal of one that was submitted alone."""
         found: list[InferenceResponse] = []
-        for at in range(0, len(asked.batches), MLFLOW_BATCHES_AT_ONCE_MAX):
-            waiting: list[Responses] = []
-            try:
-                for inputs in asked.batches[at : at + MLFLOW_BATCHES_AT_ONCE_MAX]:
-                    waiting.append(self._begin(request, resolved, inputs, asked, imported))
-                for each in waiting:
-                    [response] = await each.wait()
-                    if response.error is not None:
-                        raise response.error
-                    found.append(response)
-            finally:
-                for each in waiting:
-                    each.cancel()
+        running: deque[Responses] = deque()
+        room = MLFLOW_BATCHES_AT_ONCE_MAX
+        batch: InferenceRequest | None = None
+        try:
+            while len(found) < len(asked.batches):
+                while len(running) < room and (at := len(found) + len(running)) < len(asked.batches):
+                    try:
+                        batch = batch or self._request(request, resolved, asked.batches[at], asked, imported)
+                        running.append(self._begin(request, resolved, batch))
+                    except Refusal:
+                        if not running:
+                            raise
+                        # All that the queue or the caller's concurrency has room for. More are not tried again, as each try
+                        # counts: as a refused request, and in the rate of a key.
+                        room = len(running)
+                    else:
+                        batch = None
+                [response] = await running[0].wait()
+                running.popleft()
+                if response.error is not None:
+                    raise response.error
+                found.append(response)
+        finally:
+            for each in running:
+                each.cancel()
         return found
 
-    def _begin(
+    def _request(
         self, request: HttpRequest, resolved: ResolvedModel, inputs: tuple[Tensor, ...], asked: Asked, imported: MlflowModel
-    ) -> Responses:
-        """Submit one batch. Raises what `submit` raises."""
+    ) -> InferenceRequest:
+        """One batch, which may be submitted several times until it is accepted."""
         endpoint, name = self._endpoint, resolved.description.name
         now_ns = endpoint.clock.now_ns()
         record = open_record(endpoint.services.observers, request, "mlflow", name, now_ns)
@@ -115,7 +129,7 @@ class InvocationsApi:
             request.record = record
         elif record is not None:
             request.further_records += (record,)
-        sent = InferenceRequest(
+        return InferenceRequest(
             model_name=name,
             inputs=inputs,
             requested_outputs=(imported.output,) if imported.output else (),
@@ -123,9 +137,13 @@ class InvocationsApi:
             received_ns=now_ns,
             record=record,
         )
-        responses = Responses(decoupled=False, record=record)
+
+    def _begin(self, request: HttpRequest, resolved: ResolvedModel, batch: InferenceRequest) -> Responses:
+        """Submit one batch. Raises what `submit` raises."""
+        responses = Responses(decoupled=False, record=batch.record)
         request.submitted = True
-        responses.begin(lambda sink: submit(request.caller, resolved, sent, sink, now_ns))
+        now_ns = self._endpoint.clock.now_ns()
+        responses.begin(lambda sink: submit(request.caller, resolved, batch, sink, now_ns))
         return responses
 
 
@@ -140,6 +158,11 @@ def _content_kind(text: str) -> tuple[str, str]:
     if kind.lower() not in _READERS:
         return "", f"This predictor only supports the following content types: {', '.join(_READERS)}. Got '{text[:100]}'."
     return kind.lower(), ""
+
+
+def _is_heavy(kind: str, body: Body) -> bool:
+    """Returns True if reading the body could hold up the loop. Commas do not count the cells of CSV: it may have one column."""
+    return len(body) > HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX if kind == _CSV else is_heavy(body)
 
 
 def _read(kind: str, body: Body, description: ModelDescription, imported: MlflowModel) -> Asked:

@@ -16,6 +16,7 @@ import msgspec
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.json_text import parse_json
+from tpy.limits import MLFLOW_RECORD_CELLS_FREE, MLFLOW_RECORD_CELLS_PER_VALUE_MAX
 
 _FORMS: Final = ("dataframe_split", "dataframe_records", "instances", "inputs")
 _BODY: Final = f"the input must be a JSON dictionary with exactly one of the input fields {', '.join(_FORMS)}"
@@ -80,7 +81,7 @@ def _split(value: object, form: str) -> tuple[Mapping[str, Any] | Sequence[Any],
 def _records(value: object, form: str) -> tuple[Mapping[str, Any], bool]:
     if type(value) is not list or not value or not all(type(row) is dict for row in value):
         raise InvalidArgument(f"{form}: expected a list of records, which are objects, got {_kind(value)}")
-    return _joined(value), True
+    return _joined(value, form), True
 
 
 def _instances(value: object, form: str) -> tuple[Mapping[str, Any] | Sequence[Any], bool]:
@@ -90,7 +91,7 @@ def _instances(value: object, form: str) -> tuple[Mapping[str, Any] | Sequence[A
         return value, False
     if not all(type(row) is dict and row.keys() == value[0].keys() for row in value):
         raise InvalidArgument(f"{form}: every row has to be an object with the same members, or none has to be one")
-    return _joined(value), False
+    return _joined(value, form), False
 
 
 def _inputs(value: object, form: str) -> tuple[Mapping[str, Any] | Sequence[Any], bool]:
@@ -98,7 +99,7 @@ def _inputs(value: object, form: str) -> tuple[Mapping[str, Any] | Sequence[Any]
         return value, False
     if type(value) is list:
         if value and all(type(row) is dict for row in value):
-            return _joined(value), False
+            return _joined(value, form), False
         return value, False
     if value is None:
         raise InvalidArgument(f"{form}: expected values, got null")
@@ -118,9 +119,15 @@ def _by_name(names: Sequence[str], rows: Sequence[Sequence[Any]], form: str) -> 
     return dict(zip(names, columns, strict=True))
 
 
-def _joined(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The columns of records; what a record lacks is None."""
+def _joined(rows: Sequence[Mapping[str, Any]], form: str) -> dict[str, list[Any]]:
+    """The columns of records; what a record lacks is None. Raises InvalidArgument for a table that is almost empty."""
     names = dict.fromkeys(name for row in rows for name in row)
+    given, cells = sum(map(len, rows)), len(names) * len(rows)
+    if cells > given * MLFLOW_RECORD_CELLS_PER_VALUE_MAX + MLFLOW_RECORD_CELLS_FREE:
+        raise InvalidArgument(
+            f"{form}: {len(rows)} records with {len(names)} different members make a table of {cells} cells, and have values for "
+            f"{given}: send records with the same members, or dataframe_split"
+        )
     return {name: [row.get(name) for row in rows] for name in names}
 
 
