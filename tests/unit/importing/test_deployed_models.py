@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def model(path: Path, sum_of: int = 1, name: str = "", *, flavours: str = "onnx:
 def home(tmp_path: Path) -> Path:
     (tmp_path / "models" / "mine" / "1").mkdir(parents=True)
     (tmp_path / "models" / "mine" / "config.pbtxt").write_text('backend: "python"\n')
+    (tmp_path / "models" / "empty").mkdir()
     (tmp_path / "models" / "loose").write_text("a file")
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "config.pbtxt").write_text('"MLFLOW_MODEL"')
@@ -80,7 +82,7 @@ def test_cve_2026_47487(home: Path, name: str) -> None:
 
 
 @pytest.mark.usefixtures("untouched")
-@pytest.mark.parametrize("name", ["mine", "loose", "link", "dangling"])
+@pytest.mark.parametrize("name", ["mine", "empty", "loose", "link", "dangling"])
 def test_what_is_not_a_deployment_is_left_alone(home: Path, name: str) -> None:
     models = DeployedModels(str(home / "models"))
     with pytest.raises(Unimportable, match="is there already"):
@@ -127,7 +129,7 @@ def test_a_deployment_from_its_beginning_to_its_end(home: Path) -> None:
     assert (loads[2], file.read_bytes()) == (loads[0], loads[1]), "the former one is there again"
     models.remove("new")
     models.remove("new")
-    assert sorted(path.name for path in (home / "models").iterdir()) == ["dangling", "link", "loose", "mine"]
+    assert sorted(path.name for path in (home / "models").iterdir()) == ["dangling", "empty", "link", "loose", "mine"]
 
 
 @pytest.mark.usefixtures("untouched")
@@ -141,6 +143,34 @@ def test_a_model_with_links_or_pickles(home: Path) -> None:
     (place / "MLmodel").write_text("flavors: {sklearn: {pickled_model: model.pkl}}")
     with pytest.raises(Unimportable, match=r"is a pickle.*-C trust=true deploys it all the same"):
         DeployedModels(str(home / "models")).add("new", place, flavour="", trust=False, load=unreached)
+
+
+@pytest.mark.usefixtures("untouched")
+@pytest.mark.parametrize("fails_at", [0, 1, 2])
+def test_a_disk_that_fails_leaves_everything(home: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int) -> None:
+    """Whichever step fails, the former deployment stays, and the error has a text."""
+    models = DeployedModels(str(home / "models"))
+    models.add("new", home / "given", flavour="", trust=False, load=lambda: None)
+    before = everything(home)
+    rename, steps = Path.rename, list[Path]()
+
+    def fail(self: Path, target: Path) -> Path:
+        steps.append(self)
+        if len(steps) == fails_at:
+            raise PermissionError(13, "Permission denied", str(self))
+        return rename(self, target)
+
+    def no_folder(*_args: object, **_options: object) -> str:
+        raise PermissionError(13, "Permission denied", "models")
+
+    with monkeypatch.context() as patched, pytest.raises(Unimportable, match="cannot be read or written: .*Permission denied"):
+        if fails_at:
+            patched.setattr(Path, "rename", fail)
+        else:
+            patched.setattr(tempfile, "mkdtemp", no_folder)
+        models.replace("new", home / "given", flavour="", trust=False, load=unreached)
+    assert everything(home) == before
+    models.remove("new")
 
 
 def test_repositories() -> None:

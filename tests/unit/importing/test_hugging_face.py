@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
+import sys
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
+from PIL import Image
 
 from tpy.cli.importing.core.hugging_face import HuggingFaceFolder, plan_hugging_face
 from tpy.cli.importing.core.plan import Copy, Export, Link, ModelPlan, Part, Plan, Text, Unimportable
@@ -156,6 +162,9 @@ def test_code_of_the_author_needs_trust() -> None:
     assert json.loads(file.text)["trust_remote_code"] is True
     hidden = folder("BertModel", WEIGHTS, "tokenizer.json", documents={"tokenizer_config.json": code})
     assert "auto_map" in refused(hidden)
+    fast_only = folder("BertModel", WEIGHTS, "tokenizer.json", auto_map={"AutoTokenizer": [None, "tokenization_x.Fast"]})
+    assert "(tokenization_x.Fast)" in refused(fast_only)
+    assert constants(planned(fast_only, trust=True))["TRUSTED"] is True
 
 
 def test_pickles_need_trust() -> None:
@@ -205,6 +214,55 @@ def test_scripts_are_python(task: str) -> None:
         ast.literal_eval(each.value) for each in body if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant)
     ]
     assert found == list(settings.values())
+
+
+class Processor:
+    """Counts whole images in memory, each of which leaves when it has become small."""
+
+    def __init__(self) -> None:
+        self.alive = self.most = 0
+
+    def __call__(self, *, images: Image.Image, return_tensors: str) -> dict[str, object]:
+        assert (images.mode, return_tensors) == ("RGB", "pt")
+        self.alive += 1
+        self.most = max(self.most, self.alive)
+        weakref.finalize(images, self._gone)
+        return {"pixel_values": images.size}
+
+    def _gone(self) -> None:
+        self.alive -= 1
+
+
+def picture(*size: int, form: str = "PNG") -> bytes:
+    content = io.BytesIO()
+    Image.new("L", (size[0], size[1])).save(content, form)
+    return content.getvalue()
+
+
+def test_images_are_bounded_and_whole_ones_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = planned(folder("ViTForImageClassification", WEIGHTS, "preprocessor_config.json"))
+    libraries = {name: ModuleType(name) for name in ("torch", "transformers", "triton_python_backend_utils")}
+    libraries["triton_python_backend_utils"].__dict__["get_input_tensor_by_name"] = lambda request, _name: request
+    for name, library in libraries.items():
+        monkeypatch.setitem(sys.modules, name, library)
+    namespace: dict[str, Any] = {"__file__": "/mine/1/model.py", "__name__": "model"}
+    exec(compile(script(model), "model.py", "exec"), namespace)
+    served = namespace["TritonPythonModel"]()
+    served.read = Processor()
+
+    def sizes(*images: bytes) -> list[object]:
+        tensor = SimpleNamespace(as_numpy=lambda: np.array(images, object))
+        return [row["pixel_values"] for row in served.rows_of(tensor)]
+
+    assert sizes(picture(5, 4), picture(40, 2, form="JPEG"), picture(6, 5)) == [(5, 4), (40, 2), (6, 5)]
+    assert (served.read.most, served.read.alive) == (1, 0)
+    for image, words in (
+        (picture(5001, 5000), "at most 25000000 pixels here, this one has 5001 x 5000"),
+        (picture(1, 21), "at most 20 times the pixels of the shorter one, this one has 1 x 21"),
+        (picture(16, 16, form="ICO"), "cannot identify image file"),
+    ):
+        with pytest.raises((ValueError, OSError), match=words):
+            sizes(picture(5, 4), image)
 
 
 def write(path: Path, **documents: Any) -> Path:

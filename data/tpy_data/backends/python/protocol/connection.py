@@ -70,7 +70,7 @@ class Connection:
         self.is_unread = False
         """True when the worker, which is lost, never had the whole of the batches that it was sent last."""
         self._process = process
-        self._endpoint = Endpoint(process.socket, writable=False)
+        self._endpoint = Endpoint(process.socket, writable=False, on_loop=True)
         self.devices = DeviceTensors(self._endpoint, devices)
         self._session = Session()
         self._loop: LoopCalls | None = None

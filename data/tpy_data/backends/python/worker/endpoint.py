@@ -54,9 +54,10 @@ class Endpoint:
     """Owns a socket and both directions of shared memory; `close` it. One thread at a time writes, and one reads: locks are the
     caller's affair. `lend` is for any thread."""
 
-    def __init__(self, sock: socket.socket, *, writable: bool, process: int = 0) -> None:
+    def __init__(self, sock: socket.socket, *, writable: bool, process: int = 0, on_loop: bool = False) -> None:
         """`writable`: whether tensors that come may be written to. With `process`, only the process of this id may use it: what
-        the model forked would otherwise send in its place, and take what is sent to it."""
+        the model forked would otherwise send in its place, and take what is sent to it. `on_loop`: `receive_at_once` may not take
+        long, so the other end frees the memory of segments that are dropped."""
         self.decoder = FrameDecoder()
         self._socket = sock
         self._process = process
@@ -67,7 +68,8 @@ class Endpoint:
         self._poll.register(sock, select.POLLIN)
         self._writable = writable
         self._memory = threading.RLock()  # garbage collection in the middle sends messages, with a note about memory
-        self._lender = Lender()
+        self._on_loop = on_loop
+        self._lender = Lender(frees_at_once=not on_loop)
         self._borrower = Borrower(writable=writable)
 
     def fileno(self) -> int:
@@ -260,7 +262,8 @@ class Endpoint:
         """Nothing is sent or received any more: what was lent is unmapped, what was borrowed as soon as nobody looks at it."""
         with self._memory:
             self._borrower.close()
-            self._lender, self._borrower = Lender(), Borrower(writable=self._writable)
+            self._lender = Lender(frees_at_once=not self._on_loop)
+            self._borrower = Borrower(writable=self._writable)
 
     def _note(self, loan: Loan | None) -> bytes:
         with self._memory:

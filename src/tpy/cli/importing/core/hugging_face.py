@@ -21,6 +21,14 @@ _BATCH_SIZE: Final = 64
 
 _LABELS_MAX: Final = 100_000
 
+_IMAGE_BOUNDS: Final = {
+    "FORMATS": ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"),
+    "PIXELS_MAX": 25_000_000,
+    "SIDES_RATIO_MAX": 20,
+}
+"""The headers of these formats say how large the image will be. A file of few bytes may hold a huge one: so many pixels are 75 MB as
+RGB, and those of cameras' 24 megapixels fit."""
+
 _SUFFIXES: Final = {
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
@@ -101,11 +109,10 @@ def _architecture(folder: HuggingFaceFolder) -> str:
 def _remote_code(folder: HuggingFaceFolder) -> list[str]:
     """The modules that the library would run, by `auto_map` of any file."""
     maps = [document["auto_map"] for document in folder.documents.values() if isinstance(document.get("auto_map"), dict)]
-    return sorted({text for each in maps for text in map(_text_or_first, each.values()) if text})
-
-
-def _text_or_first(value: object) -> str:
-    return text_of(value[0]) if isinstance(value, list) and value else text_of(value)
+    values = [value for each in maps for value in each.values()]
+    # A tokenizer has two: the slow one and the fast one, either of which may be null.
+    texts = [text_of(text) for value in values for text in (value if isinstance(value, list) else [value])]
+    return sorted({text for text in texts if text})
 
 
 def _require_weights(folder: HuggingFaceFolder, *, trust: bool) -> bool:
@@ -308,7 +315,8 @@ def _text_classification(folder: HuggingFaceFolder) -> _Task:
 
 
 def _image_classification(folder: HuggingFaceFolder) -> _Task:
-    return _scored(folder, ModelInput(name="image", data_type=DataType.BYTES, dims=(1,)))
+    found = _scored(folder, ModelInput(name="image", data_type=DataType.BYTES, dims=(1,)))
+    return msgspec.structs.replace(found, settings={**found.settings, **_IMAGE_BOUNDS})
 
 
 def _feature_extraction(folder: HuggingFaceFolder) -> _Task:

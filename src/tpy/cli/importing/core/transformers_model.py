@@ -38,7 +38,7 @@ class TritonPythonModel:
         answers, rows, parts = [None] * len(requests), [], []
         for at, request in enumerate(requests):
             try:
-                found = rows_of(request)
+                found = self.rows_of(request)
             except Exception as error:
                 answers[at] = failure(error)
                 continue
@@ -70,11 +70,13 @@ _LOAD = "self.model = transformers.{model}.from_pretrained(FOLDER, use_safetenso
 _LOAD_ONNX = """provider = "CUDAExecutionProvider" if on_gpu else "CPUExecutionProvider"
         self.model = optimum.onnxruntime.{onnx}.from_pretrained(FOLDER.with_name("onnx"), provider=provider)"""
 
-_TEXTS = """
+_TOKENS = """
     def tokens(self, *texts):
         limit = min(LENGTH_MAX or self.read.model_max_length, 1_000_000)
         return self.read(*texts, padding=True, truncation=True, max_length=limit, return_tensors="pt").to(self.device)
+"""
 
+_TEXTS = """
 
 def texts_of(request, name):
     tensor = pb_utils.get_input_tensor_by_name(request, name)
@@ -82,9 +84,8 @@ def texts_of(request, name):
 """
 
 _ONE_TEXT = """
-
-def rows_of(request):
-    return texts_of(request, "text")
+    def rows_of(self, request):
+        return texts_of(request, "text")
 """
 
 _SCORES = """
@@ -110,14 +111,13 @@ _CLASSIFIED = (
                 scores = np.empty((len(rows), found.shape[1]), np.float32) if scores is None else scores
                 scores[chosen] = found
         return {"scores": scores}
-'''
-    + _TEXTS
-    + """
 
-def rows_of(request):
-    texts = texts_of(request, "text")
-    return list(zip(texts, texts_of(request, "text_pair") or [None] * len(texts)))
-"""
+    def rows_of(self, request):
+        texts = texts_of(request, "text")
+        return list(zip(texts, texts_of(request, "text_pair") or [None] * len(texts)))
+'''
+    + _TOKENS
+    + _TEXTS
     + _SCORES
 )
 
@@ -135,8 +135,9 @@ _EMBEDDED = (
             pooled = torch.nn.functional.normalize(pooled, dim=1)
         return {"embedding": pooled.cpu().numpy()}
 """
-    + _TEXTS
     + _ONE_TEXT
+    + _TOKENS
+    + _TEXTS
 )
 
 _GENERATED = (
@@ -146,8 +147,9 @@ _GENERATED = (
         texts = self.read.batch_decode(made, skip_special_tokens=True)
         return {"generated_text": np.array([text.encode() for text in texts], object).reshape(-1, 1)}
 """
-    + _TEXTS
     + _ONE_TEXT
+    + _TOKENS
+    + _TEXTS
 )
 
 _PIPED = (
@@ -159,30 +161,36 @@ _PIPED = (
             self.pipe = transformers.pipeline(TASK, model=self.model, tokenizer=self.read, device=self.device, **OPTIONS)
         found = [json.dumps(self.pipe(row), default=float, ensure_ascii=False).encode() for row in rows]
         return {"result": np.array(found, object).reshape(-1, 1)}
-
-
-def texts_of(request, name):
-    tensor = pb_utils.get_input_tensor_by_name(request, name)
-    return [value.decode(errors="replace") for value in tensor.as_numpy().ravel()]
 """
     + _ONE_TEXT
+    + _TEXTS
 )
 
 _SEEN = (
-    """
+    '''
     def run(self, rows):
-        pixels = self.read(images=rows, return_tensors="pt").to(self.device)
+        pixels = {name: torch.cat([row[name] for row in rows]).to(self.device) for name in rows[0]}
         return scores_of(self.model(**pixels).logits)
 
+    def rows_of(self, request):
+        """Images as the model takes them: whole ones, which may be large, are in memory one at a time."""
+        images = pb_utils.get_input_tensor_by_name(request, "image").as_numpy().ravel()
+        return [self.read(images=image_of(content), return_tensors="pt") for content in images]
 
-def rows_of(request):
+
+def image_of(content):
     import io
 
     from PIL import Image
 
-    images = pb_utils.get_input_tensor_by_name(request, "image").as_numpy().ravel()
-    return [Image.open(io.BytesIO(image)).convert("RGB") for image in images]
-"""
+    image = Image.open(io.BytesIO(content), formats=FORMATS)
+    size = f"this one has {image.width} x {image.height}"
+    if image.width * image.height > PIXELS_MAX:
+        raise ValueError(f"an image has at most {PIXELS_MAX} pixels here, {size}")
+    if max(image.size) > min(image.size) * SIDES_RATIO_MAX:  # it would be huge once its shorter side is scaled
+        raise ValueError(f"the longer side of an image has at most {SIDES_RATIO_MAX} times the pixels of the shorter one, {size}")
+    return image.convert("RGB")
+'''
     + _SCORES
 )
 
