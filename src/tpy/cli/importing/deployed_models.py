@@ -33,7 +33,7 @@ class DeployedModels:
         if not repository:
             raise Unimportable("which folder is the model repository? Add ?repository=DIRECTORY to the target")
         self._repository = Path(repository).absolute()
-        if not os.path.isdir(self._repository):  # noqa: PTH112: is_dir() raises PermissionError
+        if not os.path.isdir(self._repository):  # unlike is_dir(), False for what may not be looked at
             raise Unimportable(f"repository: there is no folder {repository}")
 
     def has(self, name: str) -> bool:
@@ -76,7 +76,7 @@ class DeployedModels:
     def _require(self, name: str) -> Path:
         """The folder of a model that was made from MLflow's. Raises Unimportable."""
         place = self._repository / require_name(name)
-        if place.is_symlink() or not os.path.isdir(place):  # noqa: PTH112: as above
+        if os.path.islink(place) or not os.path.isdir(place):
             raise Unimportable(f"'{name}' is not a deployment: there is no folder of the name in {self._repository}")
         try:
             text = read_file(place / _CONFIG, bytes_max=_CONFIG_BYTES_MAX)

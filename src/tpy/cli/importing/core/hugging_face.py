@@ -26,8 +26,8 @@ _IMAGE_BOUNDS: Final = {
     "PIXELS_MAX": 25_000_000,
     "SIDES_RATIO_MAX": 20,
 }
-"""The headers of these formats say how large the image will be. A file of few bytes may hold a huge one: so many pixels are 75 MB as
-RGB, and those of cameras' 24 megapixels fit."""
+"""The headers of these formats say how large the image will be. A small file may hold a huge one: this many pixels are 75 MB
+as RGB. Cameras' 24 megapixels fit."""
 
 _SUFFIXES: Final = {
     "ForSequenceClassification": "text-classification",
