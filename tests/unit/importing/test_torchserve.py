@@ -386,3 +386,15 @@ def test_a_workflow_needs_its_handler_and_trust(tmp_path: Path) -> None:
     path = workflow(tmp_path, "models: {}\ndag: {a: [b]}\n", handler="none.py")
     assert refused(path) == "handler: there is no file 'none.py', which has the functions of the workflow"
     assert "--trust imports it all the same" in refused(path, trust=False)
+
+
+def test_names_are_there_once(tmp_path: Path) -> None:
+    archive(tmp_path, "w")
+    workflow(tmp_path, "models: {}\ndag: {a: [b]}\n").rename(tmp_path / "one.war")
+    workflow(tmp_path, "models: {}\ndag: {a: [b]}\n").rename(tmp_path / "two.war")
+    plan = plan_of_torchserve(tmp_path, trust=True)
+    assert sorted(each.name for each in plan.models) == ["w", "w__a", "w__b"]
+    assert rows(plan.refused) == {
+        "two.war": "another workflow has models of these names, too: w, w__a, w__b",
+        "w": "a workflow has a model of this name, too",
+    }

@@ -125,14 +125,20 @@ def plan_torchserve(
                 handler = text_of(_about(archive).get("handler"))
                 raise Unimportable(f"its handler, {handler}, is code that runs in the server; --trust imports it all the same")
             if "workflow" in archive.manifest:
-                plans += _workflow(archive, server, package)
+                made = _workflow(archive, server, package)
+                if twice := {each.name for each in plans} & {each.name for each in made}:
+                    raise Unimportable(f"another workflow has models of these names, too: {', '.join(sorted(twice))}")
+                plans += made
             else:
                 version = _version(archive, server)
                 models.setdefault(version.name, []).append(version)
         except Unimportable as error:
             refusals.append(Part(archive.archive, str(error)))
+    of_workflows = {each.name for each in plans}
     for name, versions in models.items():
         try:
+            if name in of_workflows:
+                raise Unimportable("a workflow has a model of this name, too")
             plans.append(_model(name, versions, server, package))
         except Unimportable as error:
             refusals.append(Part(name, str(error)))
@@ -153,7 +159,7 @@ def _workflow(archive: ArchivedModel, server: Server, package: Package) -> list[
     workflow = read_workflow(archive.manifest, archive.config, archive.files)
     plans = []
     for node in workflow.nodes:
-        name = f"{workflow.name}__{node.name}"
+        name = require_name(f"{workflow.name}__{node.name}")
         parameters = {} if node is workflow.nodes[-1] else {"TORCHSERVE_ANSWERS": "successes"}
         if node.archive:
             used = archive.parts.get(node.archive)
