@@ -276,3 +276,8 @@ def test_records_that_share_few_members_are_refused(form: str) -> None:
     found = read_json(json.dumps({form: sparse}).encode()).values
     assert isinstance(found, dict)
     assert (len(found), found["c3"][:2], {len(column) for column in found.values()}) == (22, [1, None], {80})
+
+
+def test_lines_of_csv_end_as_anywhere() -> None:
+    columns = read_csv('a,b\r\n1,"x\ny"\r2,z\n3,\u2028\n'.encode())
+    assert columns.values == {"a": ["1", "2", "3"], "b": ["x\ny", "z", "\u2028"]}

@@ -7,7 +7,7 @@ https://mlflow.org/docs/latest/ml/deployment/deploy-model-locally/
 from __future__ import annotations
 
 import csv
-import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -17,6 +17,9 @@ from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.json_text import parse_json
 from tpy.limits import MLFLOW_RECORD_CELLS_FREE, MLFLOW_RECORD_CELLS_PER_VALUE_MAX
+
+_LINE_END: Final = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
+"""Lines keep their ends: those within quotes belong to the cell."""
 
 _FORMS: Final = ("dataframe_split", "dataframe_records", "instances", "inputs")
 _BODY: Final = f"the input must be a JSON dictionary with exactly one of the input fields {', '.join(_FORMS)}"
@@ -52,7 +55,7 @@ def read_json(body: bytes | bytearray | memoryview) -> Columns:
 def read_csv(body: bytes | bytearray | memoryview) -> Columns:
     """The columns of a CSV file whose first line has their names. Raises InvalidArgument."""
     try:
-        lines = csv.reader(io.StringIO(bytes(body).decode("utf-8-sig"), newline=""), strict=True)
+        lines = csv.reader(_LINE_END.split(bytes(body).decode("utf-8-sig")), strict=True)
         rows = [row for row in lines if row]
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"expected CSV in UTF-8: {error}") from None
