@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,8 @@ def test_it_is_what_a_fresh_process_is(tmp_path: Path, monkeypatch: pytest.Monke
         ServerProcess("--model-repository=models", launcher=["env"]) as fresh,
     ):
         assert (_is_forked(forked), _is_forked(fresh)) == (True, False)
+        with suppress(TimeoutError):  # a server that has just started may not have opened all yet
+            wait_until(lambda: _facts(forked) == _facts(fresh))
         assert _facts(forked) == _facts(fresh)
 
 
