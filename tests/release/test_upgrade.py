@@ -30,8 +30,8 @@ from tests.rollout.kubelet import Pod
 from tests.rollout.test_rollout import Load, over_grpc, over_http
 
 ROOT = Path(__file__).parents[2]
-FIRST = "3d6c7ffa"
-"""The earlier version as long as none was released: a commit with all files of today."""
+FIRST = "6bb9d1c4"
+"""The earlier version as long as none was released: a commit with all files, and the flags of tests, of today."""
 
 ROLLOUT = """version_policy: { latest { num_versions: 2 } }
 parameters { key: "rollout" value { string_value: '{"steps": [{"percent": 50, "seconds": 3600}]}' } }"""
