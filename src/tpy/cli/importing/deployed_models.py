@@ -17,10 +17,10 @@ import msgspec
 
 from tpy.cli.importing.core.mlflow import plan_mlflow
 from tpy.cli.importing.core.plan import Unimportable, require_name
-from tpy.cli.importing.core.scoring import PARAMETER
 from tpy.cli.importing.mlflow import is_mlflow_model, read_mlflow
 from tpy.cli.importing.writing import perform
 from tpy.files import UnusableFile, read_file
+from tpy.frontends.mlflow.core.signature import PARAMETER
 
 _CONFIG: Final = "config.pbtxt"
 _CONFIG_BYTES_MAX: Final = 1024 * 1024

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tpy.cli.importing.core.plan import Unimportable
+from tpy.cli.importing.tools import run_module
 
 _SCHEMES: Final = ("models:/", "runs:/", "mlflow-artifacts:/")
 
@@ -29,10 +28,6 @@ def fetched(source: Path) -> Iterator[Path]:
     name = (names[0] if scheme == "models:" else names[-1]).partition("@")[0]
     with tempfile.TemporaryDirectory(prefix="tpy-import-") as place:
         folder = Path(place) / (name or "model")
-        command = [sys.executable, "-m", "mlflow", "artifacts", "download", "-u", address, "-d", str(folder)]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        if done.returncode:
-            told = [line for line in done.stderr.splitlines() if line.strip()]
-            raise Unimportable(f"mlflow cannot fetch it: {told[-1].strip() if told else f'status {done.returncode}'}")
+        run_module("mlflow", "artifacts", "download", "-u", address, "-d", str(folder), failure="mlflow cannot fetch it")
         found = sorted(folder.rglob("MLmodel"), key=lambda path: len(path.parts))
         yield found[0].parent if found else folder

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +13,7 @@ import msgspec
 from tpy.archives import UnusableArchive, open_archive
 from tpy.cli.importing.core.pipelines import with_tensors
 from tpy.cli.importing.core.plan import Export, Link, ModelPlan, Part, Plan, Text, Unimportable, Unpack
+from tpy.cli.importing.tools import run_module
 from tpy.cli.init.create import completed_by_backend
 from tpy.config import ModelConfig, format_pbtxt
 from tpy.config.model_config import DynamicBatching, ModelParameter
@@ -67,7 +65,12 @@ def _made(model: ModelPlan, source: Path, repository: Path) -> ModelPlan:
             elif isinstance(file, Unpack):
                 _unpack(file, target)
             elif isinstance(file, Export):
-                _export(file, target)
+                run_module(
+                    "optimum.exporters.onnx",
+                    *("--model", file.source, "--task", file.task, str(target)),
+                    failure="optimum cannot export it as ONNX",
+                    environment={"HF_HUB_OFFLINE": "1"},
+                )
             elif (source / file.source).is_dir():
                 shutil.copytree(source / file.source, target, ignore=shutil.ignore_patterns("__pycache__"))
             else:
@@ -85,15 +88,6 @@ def _unpack(file: Unpack, target: Path) -> None:
             archive.unpack(target, within=file.within)
     except UnusableArchive as error:
         raise Unimportable(f"{Path(file.source).name}: {error}") from None
-
-
-def _export(file: Export, target: Path) -> None:
-    command = [sys.executable, "-m", "optimum.exporters.onnx", "--model", file.source, "--task", file.task, str(target)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise Unimportable(f"optimum cannot export it as ONNX: {said[-1].strip() if said else f'status {done.returncode}'}")
 
 
 def _completed(model: ModelPlan, building: Path) -> ModelPlan:

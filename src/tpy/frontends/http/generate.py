@@ -15,14 +15,14 @@ import trio
 
 from tpy import limits
 from tpy.errors import InvalidArgument, TpyError
-from tpy.frontends.access import submit
+from tpy.frontends.access import Caller, submit
 from tpy.frontends.http import codec
 from tpy.frontends.http.infer import InferEndpoint, open_record, parse_version, unexpected_error_reply
 from tpy.frontends.http.message import HttpReply, HttpRequest, in_pieces, json_reply, query_number
 from tpy.frontends.threads import forget_trace, run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, held_bytes
 from tpy.messages.records import RequestRecord
-from tpy.services import RequestHandle, held
+from tpy.services import RequestHandle, ResolvedModel, held
 
 _Encoded = TypeVar("_Encoded")
 
@@ -130,6 +130,17 @@ class Responses:
         if self._handle is not None and not self.ended:
             self._handle.resume()
         return responses
+
+
+async def answer_of(caller: Caller | None, model: ResolvedModel, request: InferenceRequest, now_ns: int) -> InferenceResponse:
+    """The model's answer, which may be an error. Raises what it refuses the request with. Cancelling this cancels the request."""
+    responses = Responses(decoupled=False, record=request.record)
+    responses.begin(lambda sink: submit(caller, model, request, sink, now_ns))
+    try:
+        [response] = await responses.wait()
+    finally:
+        responses.cancel()
+    return response
 
 
 class EventBody:

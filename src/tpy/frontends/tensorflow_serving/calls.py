@@ -27,6 +27,7 @@ from tpy.frontends.grpc.codec.fields import (
     varint,
 )
 from tpy.frontends.grpc.transport import UnaryCall, UnaryHandler
+from tpy.frontends.http.generate import answer_of
 from tpy.frontends.load_report import load_fields
 from tpy.frontends.tensorflow_serving.examples import classes_of, examples_tensor, values_of
 from tpy.frontends.tensorflow_serving.models import (
@@ -40,7 +41,6 @@ from tpy.frontends.tensorflow_serving.models import (
     signature_of,
     tensor_of,
 )
-from tpy.frontends.tensorflow_serving.predictions import answer_of
 from tpy.frontends.tensorflow_serving.protos import pb, tf
 from tpy.frontends.tensorflow_serving.reloading import reload_models
 from tpy.frontends.tensorflow_serving.requests import (

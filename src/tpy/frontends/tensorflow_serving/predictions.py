@@ -7,11 +7,10 @@ from typing import Any, Protocol, cast
 
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
-from tpy.frontends.access import Caller, submit
 from tpy.frontends.http import codec
 from tpy.frontends.http.codec.document import load_document, shown
 from tpy.frontends.http.codec.response import dump_json, is_large
-from tpy.frontends.http.generate import Responses
+from tpy.frontends.http.generate import answer_of
 from tpy.frontends.http.infer import InferEndpoint, open_record, parse_version
 from tpy.frontends.http.message import HttpReply, HttpRequest
 from tpy.frontends.tensorflow_serving.answers import body_reply
@@ -20,8 +19,8 @@ from tpy.frontends.tensorflow_serving.models import CLASSIFY, PROTOCOL, REGRESS,
 from tpy.frontends.tensorflow_serving.rows import document_of, has_literals, tensors_of
 from tpy.frontends.threads import run_in_thread
 from tpy.limits.tensorflow_serving import INLINE_COMPRESS_BYTES_MAX, INLINE_LITERALS_ELEMENTS_MAX
-from tpy.messages import InferenceRequest, InferenceResponse, Tensor, held_bytes
-from tpy.services import ResolvedModel, held
+from tpy.messages import InferenceRequest, Tensor, held_bytes
+from tpy.services import held
 
 
 class Form(Protocol):
@@ -143,14 +142,3 @@ def is_slow(outputs: Sequence[Tensor]) -> bool:
 
 def _reply(form: Form, outputs: Sequence[Tensor], request: HttpRequest) -> HttpReply:
     return body_reply(form.write(outputs), request)
-
-
-async def answer_of(caller: Caller | None, model: ResolvedModel, request: InferenceRequest, now_ns: int) -> InferenceResponse:
-    """The model's answer, which may be an error. Raises what it refuses the request with. Cancelling this cancels the request."""
-    responses = Responses(decoupled=False, record=request.record)
-    responses.begin(lambda sink: submit(caller, model, request, sink, now_ns))
-    try:
-        [response] = await responses.wait()
-    finally:
-        responses.cancel()
-    return response

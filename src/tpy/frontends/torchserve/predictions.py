@@ -12,8 +12,8 @@ import orjson
 
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unsupported
-from tpy.frontends.access import CREDENTIAL_NAMES, submit
-from tpy.frontends.http.generate import Responses
+from tpy.frontends.access import CREDENTIAL_NAMES
+from tpy.frontends.http.generate import answer_of
 from tpy.frontends.http.infer import InferEndpoint, open_record
 from tpy.frontends.http.message import HttpReply, HttpRequest
 from tpy.frontends.torchserve.answers import HandlerFailed, ModelNotFound, WorkflowFailed, WorkflowNotFound
@@ -58,13 +58,7 @@ class PredictionsApi:
         )
         request.body = b""
         request.submitted = True
-        responses = Responses(decoupled=False, record=request.record)
-        responses.begin(lambda sink: submit(request.caller, resolved, sent, sink, endpoint.clock.now_ns()))
-        try:
-            [response] = await responses.wait()
-        finally:
-            responses.cancel()
-        return _reply(response)
+        return _reply(await answer_of(request.caller, resolved, sent, endpoint.clock.now_ns()))
 
     async def run_workflow(self, request: HttpRequest, *, model: str) -> HttpReply:
         """Run the nodes of a workflow, which is an ensemble. Raises TpyError."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from tpy.cli.importing.core.plan import Unimportable
 from tpy.cli.importing.core.signature import Field, read_signature
 from tpy.config.model_config import ModelParameter
-
-PARAMETER: Final = "MLFLOW_MODEL"
+from tpy.frontends.mlflow.core.signature import PARAMETER
 
 
 def as_parameter(flavour: str, signature: object, output: str) -> Mapping[str, ModelParameter]:
