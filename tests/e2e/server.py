@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from .fork_server import fork_server
+from .template_server import templates_of
 from .waiting import wait_until
 
 _START_S_MAX = 120.0
@@ -273,15 +274,20 @@ def child_processes(pid: int) -> list[int]:
         with contextlib.suppress(OSError):
             for child in map(int, (task / "children").read_text().split()):
                 found.extend(child_processes(child) if is_template(child) else [child])
-    return found
+    return found + [worker for template in templates_of(pid) for worker in child_processes(template)]
+
+
+def command_of(pid: int) -> list[bytes]:
+    """The words of a process's command; none if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def is_template(pid: int) -> bool:
     """Returns True if the workers of Python models are forked from this process."""
-    try:
-        return b"--template" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
+    return b"--template" in command_of(pid)
 
 
 def is_alive(pid: int) -> bool:

@@ -30,7 +30,7 @@ from tritonclient.utils import InferenceServerException
 
 from .gated import GatedModel, metrics
 from .repositories import ModelFolder
-from .server import ServerProcess, is_alive
+from .server import ServerProcess, command_of, is_alive
 from .waiting import wait_until
 
 COUNT = 2
@@ -75,19 +75,12 @@ class Rig:
 
     def frontends(self) -> list[int]:
         """The process ids of the frontend processes."""
-        return sorted(pid for pid in self.server.children() if "tpy.frontend_process" in _command(pid))
+        return sorted(pid for pid in self.server.children() if b"tpy.frontend_process" in command_of(pid))
 
     def pending(self) -> float:
         """Requests that wait for the gated model, or run."""
         found = metrics(self.server)
         return sum(value for name, value in found.items() if "nv_inference_pending_request_count" in name and "gated" in name)
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
 
 
 @pytest.fixture(scope="module")
@@ -322,10 +315,10 @@ def test_a_stop_does_not_wait_for_a_process_that_has_not_begun(tmp_path: Path) -
     with ServerProcess(
         "--frontend-processes=1", "--model-control-mode=explicit", "--load-model=floats", repositories=[tmp_path / "models"]
     ) as server:
-        [frontend] = [pid for pid in server.children() if "tpy.frontend_process" in _command(pid)]
+        [frontend] = [pid for pid in server.children() if b"tpy.frontend_process" in command_of(pid)]
         os.kill(frontend, signal.SIGKILL)
         server.wait_log(r"frontend process \d is replaced in")
-        wait_until(lambda: any("tpy.frontend_process" in _command(pid) for pid in server.children() if pid != frontend))
+        wait_until(lambda: any(b"tpy.frontend_process" in command_of(pid) for pid in server.children() if pid != frontend))
         assert server.stop() == 0
 
 
@@ -336,7 +329,7 @@ def test_a_stop_lets_requests_in_flight_finish(tmp_path: Path, number: int) -> N
         ServerProcess(f"--frontend-processes={COUNT}", repositories=[tmp_path / "models"]) as server,
         ThreadPoolExecutor() as pool,
     ):
-        frontends = [pid for pid in server.children() if "tpy.frontend_process" in _command(pid)]
+        frontends = [pid for pid in server.children() if b"tpy.frontend_process" in command_of(pid)]
 
         def ask() -> list[list[int]]:
             with tritonclient.http.InferenceServerClient(server.http) as connected:
@@ -384,7 +377,7 @@ def test_a_stopped_process_does_not_hold_up_the_end(tmp_path: Path) -> None:
     with ServerProcess(
         "--frontend-processes=1", "--exit-timeout-secs=1", repositories=[tmp_path / "models"], expect_exit=1
     ) as server:
-        [frontend] = [pid for pid in server.children() if "tpy.frontend_process" in _command(pid)]
+        [frontend] = [pid for pid in server.children() if b"tpy.frontend_process" in command_of(pid)]
         os.kill(frontend, signal.SIGSTOP)
         server.stop()
         assert not is_alive(frontend)
@@ -393,7 +386,7 @@ def test_a_stopped_process_does_not_hold_up_the_end(tmp_path: Path) -> None:
 def test_the_death_of_the_server_ends_its_frontends(tmp_path: Path) -> None:
     build(tmp_path / "models")
     with ServerProcess("--frontend-processes=2", repositories=[tmp_path / "models"], expect_exit=-signal.SIGKILL) as server:
-        frontends = [pid for pid in server.children() if "tpy.frontend_process" in _command(pid)]
+        frontends = [pid for pid in server.children() if b"tpy.frontend_process" in command_of(pid)]
         server.process.kill()
         wait_until(lambda: not any(map(is_alive, frontends)))
 

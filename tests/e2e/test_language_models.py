@@ -20,7 +20,7 @@ import tritonclient.grpc
 
 from tests.backends.openvino_genai.smollm2 import gguf_file
 
-from .server import ServerProcess
+from .server import ServerProcess, command_of
 from .waiting import wait_until
 
 pytestmark = pytest.mark.time_limit(300)  # the engine repacks the model's weights
@@ -164,7 +164,7 @@ def test_the_numbers_of_the_engine_are_in_the_statistics(server: ServerProcess) 
 
 
 def test_an_engine_that_dies_costs_its_requests_an_error_and_comes_back(server: ServerProcess) -> None:
-    worker = next(pid for pid in server.children() if b"chat_0" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
+    worker = next(pid for pid in server.children() if b"chat_0" in command_of(pid))
     response = generate(server, "word", stream=True, max_tokens=4000, ignore_eos=True)
     response.read(100)
     os.kill(worker, signal.SIGKILL)

@@ -26,7 +26,7 @@ from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from .gated import GatedModel
 from .repositories import ModelFolder
-from .server import ServerProcess
+from .server import ServerProcess, command_of
 from .waiting import wait_until
 
 COUNT = 2
@@ -85,7 +85,7 @@ class Served:
         children = [
             int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
         ]
-        return [pid, *(each for each in children if b"tpy.frontend_process" in Path(f"/proc/{each}/cmdline").read_bytes())]
+        return [pid, *(each for each in children if b"tpy.frontend_process" in command_of(each))]
 
     def open_segments(self) -> list[int]:
         """The number of client segments that each of them has open."""

@@ -15,7 +15,7 @@ from tritonclient.http import InferenceServerClient, InferenceServerException, I
 
 from .gated import GatedModel, asking, metrics
 from .repositories import IDENTITY_PAIR, ModelFolder
-from .server import ServerProcess, is_alive
+from .server import ServerProcess, command_of, is_alive
 from .waiting import wait_until
 
 COPY = """
@@ -145,5 +145,4 @@ def test_requests_that_wait_while_the_only_worker_dies(repository: Path) -> None
 
 def worker_of(server: ServerProcess, instance: str) -> int:
     """The worker of an instance: its name is the last argument of its command."""
-    arguments = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in server.children()}
-    return next(pid for pid, words in arguments.items() if instance.encode() in words)
+    return next(pid for pid in server.children() if instance.encode() in command_of(pid))

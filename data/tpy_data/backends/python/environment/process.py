@@ -148,18 +148,19 @@ class Spawner:
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         started: SimpleQueue[outcome.Outcome[subprocess.Popen[bytes]]] = SimpleQueue()
-        if not self._thread.run(lambda: started.put(outcome.capture(_start, command, files, output, host, environment))):
+        if not self._thread.run(lambda: started.put(outcome.capture(start_process, command, files, output, host, environment))):
             raise OSError("the backend is closed")
         return started.get().unwrap()
 
 
-def _start(
+def start_process(
     command: list[str],
     files: tuple[int, ...],
     output: tuple[int, int],
     host: HostPolicy,
     environment: Mapping[str, str] | None,
 ) -> subprocess.Popen[bytes]:
+    """A process in its own group that inherits `files`. Raises OSError; Internal when it cannot be bound as `host` says."""
     with bound(host):  # a process is bound as the thread that starts it
         return subprocess.Popen(
             command,

@@ -83,10 +83,10 @@ def _become(order: dict[str, Any], files: tuple[int, int], output: tuple[int, in
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:  # newer versions import it when it is used
         numpy_random.seed()
-    _set_command_line([*map(str, files), str(order["server"]), order["name"]])
+    set_command_line([*map(str, files), str(order["server"]), order["name"]])
 
 
-def _set_command_line(arguments: list[str]) -> None:
+def set_command_line(arguments: list[str]) -> None:
     """Show these where people look at processes, in place of the template's, as far as there is room."""
     try:
         with open("/proc/self/stat", "rb") as stat:

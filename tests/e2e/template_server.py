@@ -1,0 +1,133 @@
+"""Forks the templates of Python workers for the servers that `fork_server` forks: one process has imported numpy, and not each
+server's template.
+
+Run as a program, with the descriptor of a listening socket, this module is that process. A template from here has another parent
+than one that its server has started: it ends with its server because the server's end of their socket closes then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+_ORDER_BYTES_MAX = 1 << 20
+_PR_SET_PDEATHSIG = 1
+_TEMPLATE = "--template"
+_ROOM = "-" * 250
+
+
+class TemplateServer:
+    """The process that forks templates. It ends with the one that makes this object; what that forks may use it, too."""
+
+    def __init__(self, worker: Path) -> None:
+        """`worker` is the program of templates."""
+        self._worker = worker
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind("")  # the kernel chooses an abstract name
+            listener.listen(64)
+            self._address = listener.getsockname()
+            command = [sys.executable, "-B", __file__, str(listener.fileno()), str(worker), _ROOM]
+            self._process = subprocess.Popen(command, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL)
+
+    def start(self, command: list[str], files: tuple[int, ...]) -> subprocess.Popen[bytes] | None:
+        """A template, as this command starts it that inherits these descriptors. None if the command starts something else."""
+        if command[:4] != [sys.executable, "-B", str(self._worker), _TEMPLATE]:
+            return None
+        order = {"server": command[5], "environment": dict(os.environ), "cwd": os.getcwd()}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+            asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER_BYTES_MAX)
+            asking.connect(self._address)
+            socket.send_fds(asking, [json.dumps(order).encode()], files)
+            return _Template(int(asking.recv(64)), command)
+
+
+class _Template(subprocess.Popen[bytes]):
+    """The child of another process, which waits for it. Its server does nothing but kill it."""
+
+    def __init__(self, pid: int, command: list[str]) -> None:
+        self.args = command
+        self.pid = pid
+        self.returncode = None
+        self.stdin = self.stdout = self.stderr = None
+        self._ended = os.pidfd_open(pid)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._ended, signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        select.select([self._ended], [], [], timeout)
+        os.close(self._ended)
+        self.returncode = -signal.SIGKILL
+        return self.returncode
+
+    def __del__(self) -> None:
+        if self.returncode is None:
+            os.close(self._ended)
+
+
+def templates_of(server: int) -> list[int]:
+    """The templates from here of a server, by its process id."""
+    found: list[int] = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+            if words[2:4] == [__file__.encode(), _TEMPLATE.encode()] and words[5] == str(server).encode():
+                found.append(int(name))
+    return found
+
+
+def _forks(listener: socket.socket) -> tuple[dict[str, Any], int]:
+    """Fork for each order. Returns it in the forked process, with the descriptor that came with it."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # templates end without being waited for
+    while True:
+        asking, _ = listener.accept()
+        with asking:
+            data, (control, *_), _, _ = socket.recv_fds(asking, _ORDER_BYTES_MAX, 1)
+            pid = os.fork()
+            if not pid:
+                break
+            asking.send(str(pid).encode())
+        os.close(control)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    listener.close()
+    return json.loads(data), control
+
+
+def _main(listener: socket.socket, worker: str) -> None:
+    """Import what a template imports. In each forked process, be one: run its program."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    path = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
+    sys.path[:] = [*path, str(Path(worker).parent / "importable")]
+    package = importlib.import_module("tpy_worker_package")
+    package.load()
+    importlib.import_module(f"{package.NAME}.main")
+    template = importlib.import_module(f"{package.NAME}.template")
+    sys.path[:] = path
+    parent = str(os.getpid())
+    order, control = _forks(listener)
+    os.setpgid(0, 0)
+    with open(os.devnull, "r+b", buffering=0) as null:
+        for number in range(3):
+            os.dup2(null.fileno(), number)
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    template.set_command_line([_TEMPLATE, str(control), order["server"], _ROOM])
+    sys.argv[1:] = [_TEMPLATE, str(control), parent]
+    runpy.run_path(worker, run_name="__main__")
+
+
+if __name__ == "__main__":
+    _main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
