@@ -1,7 +1,7 @@
 """A frontend process: frontends over an engine in another process (`tpy serve --frontend-processes`).
 
-The second, small composition root. It is started by `tpy.remote.processes` and ends when the engine does, however that ends. Its
-nursery tree:
+The second, small composition root. `tpy.remote.processes` starts it as a template, which imports the frontends of the names on
+its command line and is forked for each process. A process ends when the engine does, however that ends. Its nursery tree:
 
     main
     +-- open_engine         the connection to the engine
@@ -10,8 +10,8 @@ nursery tree:
 
 from __future__ import annotations
 
-import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -34,6 +34,8 @@ from tpy.remote import EngineGone, EngineLink, open_engine, remote_services
 from tpy.remote.link import SocketWire
 from tpy.services import Services
 from tpy.telemetry.logs import LogController
+from tpy.templates import TEMPLATE
+from tpy_data.backends.python.worker.template import serve as serve_orders
 
 if TYPE_CHECKING:
     from tpy.auditing import AuditLog
@@ -58,8 +60,8 @@ _IGNORED = (
 
 
 class PortOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a frontend, of its `Implementation.Options`, and the descriptors of its listening sockets, which are
-    inherited."""
+    """The options of a frontend, of its `Implementation.Options`, and the places of its listening sockets in the list of sockets
+    that a process gets."""
 
     options: msgspec.Raw
     sockets: tuple[int, ...]
@@ -74,17 +76,23 @@ class FrontendOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`arguments` are the descriptors of the connection and of the shared memories: this process's own, and the engine's."""
+    """`arguments` are names of frontends, and what `tpy.templates` says to a template."""
     # The server stops us in order, also when a whole group of processes is signalled; and we end when it does.
     for number in (*_IGNORED, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)):
         signal.signal(number, signal.SIG_IGN)
-    if len(arguments) != 3 or not all(text.isdigit() for text in arguments):
+    if TEMPLATE not in arguments:
         print("tpy.frontend_process is started by tpy serve --frontend-processes", file=sys.stderr)
         return 2
-    connection, own, peer = map(int, arguments)
-    gc.freeze()  # as in the server: what is imported stays, and need not be walked
+    names, control = arguments[: arguments.index(TEMPLATE)], int(arguments[arguments.index(TEMPLATE) + 1])
+    for name in names:
+        frontends()[name].load()
+    os.set_inheritable(control, False)
+    forked = serve_orders(socket.socket(fileno=control))
+    if forked is None:
+        return 0
+    (connection, own, peer, *sockets), _ = forked
     try:
-        trio.run(_serve, socket.socket(fileno=connection), own, peer)
+        trio.run(_serve, socket.socket(fileno=connection), own, peer, sockets)
     except BaseExceptionGroup as group:
         _, others = group.split(EngineGone)
         if others is not None:
@@ -93,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-async def _serve(connection: socket.socket, own: int, peer: int) -> None:
+async def _serve(connection: socket.socket, own: int, peer: int, sockets: Sequence[int]) -> None:
     async with open_engine(SocketWire(connection), own=own, peer=peer) as engine:
         options = msgspec.msgpack.decode(engine.configuration.options, type=FrontendOptions)
         sys.setswitchinterval(options.switch_interval_s)
@@ -106,12 +114,12 @@ async def _serve(connection: socket.socket, own: int, peer: int) -> None:
         engine.on_log_settings = logs.apply
         try:
             with reloaded(logs.reopen), maps.guarded() if engine.replica.server.shared_memory is None else nullcontext():
-                await _serve_ports(options, engine, logs)
+                await _serve_ports(options, engine, logs, sockets)
         finally:
             logs.remove()
 
 
-async def _serve_ports(options: FrontendOptions, engine: EngineLink, logs: LogController) -> None:
+async def _serve_ports(options: FrontendOptions, engine: EngineLink, logs: LogController, sockets: Sequence[int]) -> None:
     """Until the engine asks to stop and what is in flight is answered."""
     clock, stop = SystemClock(), engine.stop_asked
     try:
@@ -125,7 +133,8 @@ async def _serve_ports(options: FrontendOptions, engine: EngineLink, logs: LogCo
                         frontend = frontends()[name].load()
                         decoded = msgspec.msgpack.decode(port.options, type=frontend.Options)
                         serve = partial(frontend.serve, decoded, services, clock)
-                        await ports.start(partial(serve, stop=stop, inherited=_sockets(port.sockets)))
+                        inherited = [socket.socket(fileno=sockets[place]) for place in port.sockets]
+                        await ports.start(partial(serve, stop=stop, inherited=inherited))
                     engine.send_ready()
                 reloading.cancel_scope.cancel()
     except* TpyError as group:
@@ -168,10 +177,6 @@ async def _tell_lost_lines(engine: EngineLink, logs: Sequence[_Losing]) -> None:
             engine.send_lost_lines(lost - told)
             told = lost
         await trio.sleep(LOST_LINES_TOLD_S)
-
-
-def _sockets(descriptors: Sequence[int]) -> list[socket.socket]:
-    return [socket.socket(fileno=descriptor) for descriptor in descriptors]
 
 
 def _first(group: BaseExceptionGroup[TpyError]) -> TpyError:

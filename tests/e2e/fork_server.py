@@ -220,11 +220,10 @@ def _run(program: list[str]) -> None:
 def _share_templates() -> None:
     """Have the templates of Python workers forked, too, in what is forked here."""
     from tpy_data.backends.python.environment import process
-    from tpy_data.backends.python.environment.template import WORKER
 
     from .template_server import TemplateServer
 
-    templates, start = TemplateServer(WORKER), process.start_process
+    templates, start = TemplateServer(process.WORKER), process.start_process
     process.start_process = lambda command, files, *how: templates.start(command, files) or start(command, files, *how)
 
 

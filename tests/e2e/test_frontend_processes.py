@@ -322,6 +322,24 @@ def test_a_stop_does_not_wait_for_a_process_that_has_not_begun(tmp_path: Path) -
         assert server.stop() == 0
 
 
+def test_processes_go_on_without_what_they_were_forked_from(tmp_path: Path) -> None:
+    """And the next one comes from another one."""
+    build(tmp_path / "models")
+    with ServerProcess(
+        "--frontend-processes=1", "--model-control-mode=explicit", "--load-model=floats", repositories=[tmp_path / "models"]
+    ) as server:
+        [frontend] = [pid for pid in server.children() if b"tpy.frontend_process" in command_of(pid)]
+        template = int(Path(f"/proc/{frontend}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(template, signal.SIGKILL)
+        wait_until(lambda: not is_alive(template))
+        with tritonclient.http.InferenceServerClient(server.http) as connected:
+            assert _infer((tritonclient.http, connected), "floats", np.ones((1, 1), np.float32), "FP32").tolist() == [[1.0]]
+        os.kill(frontend, signal.SIGKILL)
+        wait_until(lambda: any(b"tpy.frontend_process" in command_of(pid) for pid in server.children()))
+        with tritonclient.http.InferenceServerClient(server.http) as connected:
+            assert _infer((tritonclient.http, connected), "floats", np.ones((1, 1), np.float32), "FP32").tolist() == [[1.0]]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_lets_requests_in_flight_finish(tmp_path: Path, number: int) -> None:
     gated = build(tmp_path / "models")

@@ -94,6 +94,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "src/tpy/frontends/": ("tests/frontends", "tests/conformance", "tests/security"),
     "src/tpy/regions/": ("tests/conformance/test_shared_memory.py", "tests/e2e/test_shared_memory.py"),
     "src/tpy/remote/": ("tests/remote", "tests/e2e/test_frontend_processes.py"),
+    "src/tpy/templates.py": ("tests/backends/python/test_templates.py", "tests/remote/test_processes.py"),
     "src/tpy/frontend_process.py": ("tests/remote", "tests/e2e/test_frontend_processes.py"),
     "src/tpy/config/": ("tests/unit", "tests/control", "tests/backends"),
     "src/tpy/state/": ("tests/unit", "tests/control", "tests/engine"),

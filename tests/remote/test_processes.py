@@ -18,13 +18,13 @@ def _command() -> FrontendCommand:
     ours, theirs = os.pipe()
     os.close(ours)
     os.close(theirs)
-    return FrontendCommand(module="nowhere", options=b"", sockets=(ours,), drain_timeout_s=1.0)
+    return FrontendCommand(module="nowhere", frontends=(), options=b"", sockets=(ours,), drain_timeout_s=1.0)
 
 
 async def test_one_that_cannot_start_ends_the_start() -> None:
     run = partial(run_frontend_processes, 1, _command(), FakeServices(), stop=trio.Event(), give_up=trio.Event())
     with pytest.RaisesGroup(
-        pytest.RaisesExc(Unavailable, match="a frontend process ended before it served"), flatten_subgroups=True
+        pytest.RaisesExc(Unavailable, match="cannot start a frontend process: .* has ended"), flatten_subgroups=True
     ):
         await run()
 
@@ -34,12 +34,12 @@ async def test_after_the_stop_nobody_needs_it(monkeypatch: pytest.MonkeyPatch) -
     stop, give_up = trio.Event(), trio.Event()
     starting = trio.Event()
 
-    async def start(*_: object) -> None:
-        starting.set()
-        await stop.wait()
+    def start(*_: object) -> None:
+        trio.from_thread.run_sync(starting.set)
+        trio.from_thread.run(stop.wait)
         raise OSError(9, "Bad file descriptor")
 
-    monkeypatch.setattr("tpy.remote.processes._start", start)
+    monkeypatch.setattr("tpy.remote.processes.start_template", start)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
             partial(run_frontend_processes, 2, _command(), FakeServices(), stop=stop, give_up=give_up),

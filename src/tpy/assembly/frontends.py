@@ -12,6 +12,7 @@ Until they are open, `open_starting_ports` answers health checks at the same soc
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import socket
@@ -163,21 +164,23 @@ async def _in_processes(
         for name, port in ports.items():
             sockets = taken.get(name) or await listen(port.address, port.port, reuse_port=port.reuse_port)
             bound[name] = sockets, address_of(sockets[0])
+        place = itertools.count()
         frontend = FrontendOptions(
             switch_interval_s=sys.getswitchinterval(),
             audit_log=options.audit_log,
             ports={
                 name: PortOptions(
                     options=msgspec.Raw(msgspec.msgpack.encode(port)),
-                    sockets=tuple(each.fileno() for each in bound[name][0]),
+                    sockets=tuple(next(place) for _ in bound[name][0]),
                 )
                 for name, port in ports.items()
             },
         )
         command = FrontendCommand(
             module=_MODULE,
+            frontends=tuple(ports),
             options=msgspec.msgpack.encode(frontend),
-            sockets=tuple(descriptor for port in frontend.ports.values() for descriptor in port.sockets),
+            sockets=tuple(each.fileno() for sockets, _ in bound.values() for each in sockets),
             drain_timeout_s=options.exit_timeout_s + ANSWERS_STOP_S,
         )
         async with trio.open_nursery() as nursery:

@@ -4,6 +4,9 @@ run_frontend_processes
 +-- publisher           tells all of them what is served
 +-- one keeper each     starts a process, answers it, waits for its end, starts the next one after a pause
     +-- its session     engine_side.run_session, Link.write and its calls
+
+They are forked from one process that has imported what they need (`tpy.templates`): one takes a tenth of the CPU time of a new
+interpreter, and a fifth of its memory.
 """
 
 from __future__ import annotations
@@ -40,22 +43,32 @@ from tpy.remote.link import Link, SocketWire
 from tpy.remote.memory import create_memory
 from tpy.remote.publisher import Publisher
 from tpy.services import Services
+from tpy.templates import ForkedProcess, NoTemplate, Templates
 
 _log = logging.getLogger(__name__)
 
+
+_OUTPUT = 2, 2
+"""Standard output and error: what a library prints is not an answer."""
 
 Tell = Callable[[], Awaitable[None]]
 """Waits until all frontend processes answer by what is served now."""
 
 
 class FrontendCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """The command of a frontend process: a Python module that calls `open_engine` with the three descriptors on its command
-    line, its `options`, and the listening sockets that it inherits, under the same numbers."""
+    """The frontend processes' command: a Python module that is the template of all of them, and imports the `frontends` of these
+    names. A process that it forks calls `open_engine` with the first three of the descriptors that it gets, with its `options`;
+    the others are the listening `sockets`."""
 
     module: str
+    frontends: tuple[str, ...]
     options: bytes
     sockets: tuple[int, ...]
     drain_timeout_s: float
+
+    def of_template(self, executable: str, arguments: Sequence[str]) -> list[str]:
+        """The template's, which `tpy.templates` gives these arguments."""
+        return [executable, "-P", "-m", self.module, *self.frontends, *arguments]
 
 
 async def run_frontend_processes(
@@ -76,14 +89,16 @@ async def run_frontend_processes(
     """
     publisher = Publisher(services)
     await publisher.refresh()
+    templates = Templates(start_template, command.of_template, answer_s_max=REMOTE_START_S_MAX)
     async with trio.open_nursery() as publishing:
         publishing.start_soon(publisher.run)
-        async with trio.open_nursery() as keepers:
-            slots = [_Slot(number, command, services, publisher, stop) for number in range(count)]
-            for slot in slots:
-                keepers.start_soon(slot.keep)
-            await _wait_began(slots, give_up)
-            task_status.started(publisher.publish)
+        with contextlib.closing(templates):
+            async with trio.open_nursery() as keepers:
+                slots = [_Slot(number, command, templates, services, publisher, stop) for number in range(count)]
+                for slot in slots:
+                    keepers.start_soon(slot.keep)
+                await _wait_began(slots, give_up)
+                task_status.started(publisher.publish)
         publishing.cancel_scope.cancel()
 
 
@@ -103,10 +118,19 @@ async def _wait_began(slots: Sequence[_Slot], give_up: trio.Event) -> None:
 class _Slot:
     """One place for a frontend process. `began` is set when its first one serves."""
 
-    def __init__(self, number: int, command: FrontendCommand, services: Services, publisher: Publisher, stop: trio.Event) -> None:
+    def __init__(
+        self,
+        number: int,
+        command: FrontendCommand,
+        templates: Templates,
+        services: Services,
+        publisher: Publisher,
+        stop: trio.Event,
+    ) -> None:
         self.began = trio.Event()
         self._number = number
         self._command = command
+        self._templates = templates
         self._services = services
         self._publisher = publisher
         self._stop = stop
@@ -140,7 +164,8 @@ class _Slot:
         """Run one process from start to end. Returns how it ended. Raises TpyError when it was the first and could not serve."""
         try:
             with _descriptors() as (ours, theirs, memories):
-                process = await _start(self._command, (theirs.fileno(), *reversed(memories)))
+                files = theirs.fileno(), *reversed(memories), *self._command.sockets
+                process = await self._start(files)
                 theirs.close()
                 wire = SocketWire(ours)
                 grace_s = 0.0
@@ -148,14 +173,19 @@ class _Slot:
                     why = await self._serve(process, Link(wire, FROM_FRONTEND, stall_s=REMOTE_STALL_S_MAX), memories)
                     grace_s = 0.0 if why else REMOTE_EXIT_GRACE_S
                 finally:
-                    await _end(process, wire, grace_s)
-        except OSError as error:  # no descriptors, processes or memory left
+                    await process.end(wire, grace_s)
+        except (OSError, NoTemplate) as error:  # no descriptors, processes or memory left
             if self._is_essential():
                 raise Unavailable(f"cannot start a frontend process: {error}") from error
             return f"cannot be started: {error}"
-        return why or _exit_text(process.returncode)
+        return why or _exit_text(process.status)
 
-    async def _serve(self, process: subprocess.Popen[bytes], link: Link, memories: tuple[int, int]) -> str:
+    async def _start(self, files: Sequence[int]) -> _Process:
+        """Raises OSError and NoTemplate."""
+        fork = partial(self._templates.fork, sys.executable, str(self._number), (*files, *_OUTPUT))
+        return _Process(await trio.to_thread.run_sync(fork))
+
+    async def _serve(self, process: _Process, link: Link, memories: tuple[int, int]) -> str:
         """Answer the process until its end of the connection is closed. Returns the reason for ending it, if it does not end by
         itself."""
         broken = ""
@@ -185,14 +215,14 @@ class _Slot:
             return "ended before it served"
         return ""
 
-    async def _watch_start(self, process: subprocess.Popen[bytes], session: FrontendSession, scope: trio.CancelScope) -> None:
+    async def _watch_start(self, process: _Process, session: FrontendSession, scope: trio.CancelScope) -> None:
         with trio.move_on_after(REMOTE_START_S_MAX) as starting:
             await session.ready.wait()
             self.began.set()
         if starting.cancelled_caught:
             scope.cancel()
         else:
-            with reloaded(partial(_reload, process)):
+            with reloaded(process.reload):
                 await trio.sleep_forever()
 
     async def _watch_stop(self, link: Link, session: FrontendSession, scope: trio.CancelScope) -> None:
@@ -217,53 +247,45 @@ def _descriptors() -> Iterator[tuple[socket.socket, socket.socket, tuple[int, in
         yield ours, theirs, (memories[0], memories[1])
 
 
-async def _start(command: FrontendCommand, files: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start a process in its own process group: Ctrl-C in the terminal goes to the server, which stops them in order. Raises
-    OSError."""
-
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", command.module, *map(str, files)],
-            stdin=subprocess.DEVNULL,
-            stdout=2,  # what a library prints is not an answer
-            pass_fds=(*files, *command.sockets),
-            process_group=0,
-        )
-
-    starter: Callable[[], subprocess.Popen[bytes]] = start
-    return await trio.to_thread.run_sync(starter)
+def start_template(command: list[str], files: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    """Start what frontend processes are forked from, in its own process group, as each of them has one: Ctrl-C in the terminal
+    goes to the server, which stops them in order. Raises OSError."""
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=_OUTPUT[0], pass_fds=files, process_group=0)
 
 
-async def _end(process: subprocess.Popen[bytes], wire: SocketWire, grace_s: float) -> None:
-    """Close the connection, at whose end the process ends; after `grace_s` it is killed."""
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + grace_s + REMOTE_EXIT_GRACE_S):
-        await wire.aclose()
-        with trio.move_on_after(grace_s):
-            await _wait(process)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-        await _wait(process)
+class _Process:
+    """One frontend process. `status` is its exit status, or minus the signal that ended it; None before `wait` has seen its
+    end."""
 
+    def __init__(self, forked: ForkedProcess) -> None:
+        """Raises OSError."""
+        self.status: int | None = None
+        self._forked = forked
+        self._pid_descriptor = os.pidfd_open(forked.pid)
 
-def _reload(process: subprocess.Popen[bytes]) -> None:
-    """Have a frontend process read its files again."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGHUP)
+    def reload(self) -> None:
+        """Have it read its files again."""
+        self._signal(signal.SIGHUP)
 
+    async def end(self, wire: SocketWire, grace_s: float) -> None:
+        """Close the connection, at whose end the process ends; after `grace_s` it is killed. Call once."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + grace_s + REMOTE_EXIT_GRACE_S):
+            await wire.aclose()
+            with trio.move_on_after(grace_s):
+                await self._wait()
+            if self.status is None:
+                self._signal(signal.SIGKILL)
+                await self._wait()
+        os.close(self._pid_descriptor)
 
-async def _wait(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return
-    try:
-        await trio.lowlevel.wait_readable(descriptor)
-    finally:
-        trio.lowlevel.notify_closing(descriptor)
-        os.close(descriptor)
-    process.wait()
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pid_descriptor, number)
+
+    async def _wait(self) -> None:
+        await trio.lowlevel.wait_readable(self._pid_descriptor)
+        with trio.CancelScope(shield=True):
+            self.status = await trio.to_thread.run_sync(self._forked.wait)
 
 
 def _text(group: BaseExceptionGroup[ProtocolError]) -> str:

@@ -17,10 +17,11 @@ import pytest
 
 from tests.backends.python.conftest import Serve, Served, request
 from tests.e2e.waiting import wait_until
+from tpy import templates as template
 from tpy.backend import HostPolicy, InstancePlacement
 from tpy.config.model_config import InstanceKind
 from tpy.testing.hosting import HostedInstance, HostedModel
-from tpy_data.backends.python.environment import template
+from tpy_data.backends.python.environment.process import WORKER
 
 LOOK = """
 import random, signal, threading
@@ -123,10 +124,10 @@ def _templates() -> template.Templates:
     def start(command: list[str], files: tuple[int, ...]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, pass_fds=files, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    return template.Templates(start)
+    return template.Templates(start, lambda executable, arguments: [executable, "-B", str(WORKER), *arguments])
 
 
-def _forked(templates: template.Templates) -> tuple[socket.socket, template.ForkedWorker | template.NoAnswer]:
+def _forked(templates: template.Templates) -> tuple[socket.socket, template.ForkedProcess | template.NoAnswer]:
     """The server's end of a new connection, and the worker that was given the other one."""
     ours, theirs = socket.socketpair()
     tokens = socket.socketpair()
@@ -151,7 +152,7 @@ def test_a_worker_of_an_order_that_was_given_up_ends(monkeypatch: pytest.MonkeyP
     """Another one was started with other descriptors, so that never two read one connection."""
     templates = _templates()
     first, worker = _forked(templates)
-    assert isinstance(worker, template.ForkedWorker)
+    assert isinstance(worker, template.ForkedProcess)
     assert first.recv(1)
     parent = _parent(worker.pid)
     monkeypatch.setattr(template, "ANSWER_S_MAX", 0.2)

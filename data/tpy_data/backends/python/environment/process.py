@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,10 +23,12 @@ from tpy.backend.host_policy import ANYWHERE
 from tpy.errors import Internal
 from tpy.process_output import LogLine, OutputForwarder
 from tpy.scratch import ScratchDirectory
+from tpy.templates import NoAnswer, NoTemplate, Templates
 from tpy.units import KIB
 from tpy_data.backends.python.environment.interpreters import Interpreter
-from tpy_data.backends.python.environment.template import WORKER, NoAnswer, NoTemplate, Templates
 from tpy_data.backends.python.environment.threads import JobThread, ReaderThread
+
+WORKER = Path(__file__).parents[1] / "worker" / "__main__.py"
 
 _AT_ONCE = int(socket.MSG_DONTWAIT)
 
@@ -104,7 +106,7 @@ class Spawner:
     def __init__(self) -> None:
         self.reader = ReaderThread()
         self._thread = JobThread("python-spawner")
-        self._templates = Templates(partial(self._start, (subprocess.DEVNULL, subprocess.DEVNULL), ANYWHERE))
+        self._templates = Templates(partial(self._start, (subprocess.DEVNULL, subprocess.DEVNULL), ANYWHERE), _command)
 
     def fork(self, executable: str, name: str, files: tuple[int, int], output: tuple[int, int]) -> Child | None:
         """As `start`, of a worker that nothing binds, from a template; None without a template. Raises NoAnswer when the
@@ -127,8 +129,7 @@ class Spawner:
     ) -> Child:
         """Start a worker in its own process group, bound as `host` says, with the descriptors `files` of its connection and
         of its tokens, and `output`. Raises OSError; Internal when it cannot be bound."""
-        # -B: bytecode in a watched repository would look like a change of the model.
-        command = [executable, "-B", str(WORKER), *map(str, files), str(os.getpid()), name]
+        command = _command(executable, [*map(str, files), str(os.getpid()), name])
         if sandbox is None:
             return self._start(output, host, command, files)
         return self._start(output, host, [*command, sandbox.text], files, sandbox.environment)
@@ -151,6 +152,11 @@ class Spawner:
         if not self._thread.run(lambda: started.put(outcome.capture(start_process, command, files, output, host, environment))):
             raise OSError("the backend is closed")
         return started.get().unwrap()
+
+
+def _command(executable: str, arguments: Sequence[str]) -> list[str]:
+    # -B: bytecode in a watched repository would look like a change of the model.
+    return [executable, "-B", str(WORKER), *arguments]
 
 
 def start_process(

@@ -31,9 +31,10 @@ def main() -> None:
     package = importlib.import_module("tpy_worker_package")
     package.load()
     if arguments[0] == TEMPLATE:
-        files = be_template(package.NAME, int(arguments[1]), int(arguments[2]))
-        if files is not None:
-            be_worker(package.NAME, *files)
+        forked = be_template(package.NAME, int(arguments[1]), int(arguments[2]))
+        if forked is not None:
+            (connection, tokens), parent = forked
+            be_worker(package.NAME, connection, tokens, parent)
     else:
         connection, tokens, server = map(int, arguments[:3])
         be_worker(package.NAME, connection, tokens, server, "".join(arguments[4:]))

@@ -1,7 +1,9 @@
-"""A process that has imported what every worker needs, and is forked for each of them: `serve`.
+"""A process that has imported what every worker needs, and is forked for each of them: `serve`. Frontend processes are forked by
+it, too.
 
 It never runs a model's code and has no threads, so a worker gets nothing from it but modules. What a fork would otherwise pass on
-is set right in the worker: its own descriptors only, its own process group, its own random numbers, its own command line.
+is set right in the worker: its own descriptors only, its own process group, its own random numbers, its own command line. The
+server's side is `tpy.templates`.
 """
 
 from __future__ import annotations
@@ -18,19 +20,20 @@ from typing import Any
 ORDER_BYTES_MAX = 64 * 1024
 """Of one message, which is one datagram."""
 
-_FILES = 4
-"""That come with FORK: the connection, the tokens, standard output, standard error."""
+_FILES_MAX = 253
+"""That come with an order: as many as the kernel passes."""
 
 
-def serve(control: socket.socket) -> tuple[int, int, int] | None:
-    """Do what the server orders until it is gone. Returns None then; in each worker, the descriptors of its connection and of its
-    tokens and its parent, with which it goes on as one that was started by itself."""
+def serve(control: socket.socket) -> tuple[list[int], int] | None:
+    """Do what the server orders until it is gone. Returns None then; in each forked process, the descriptors that came with the
+    order and its parent, with which it goes on as one that was started by itself. The last two descriptors of an order, which are
+    not among those, are its standard output and error."""
     gc.collect()
     gc.freeze()  # a collection in a worker need not write to what it shares with the others
     template = os.getpid()
     known = _packages()
     while True:
-        text, files, _, _ = socket.recv_fds(control, ORDER_BYTES_MAX, _FILES, socket.MSG_CMSG_CLOEXEC)
+        text, files, _, _ = socket.recv_fds(control, ORDER_BYTES_MAX, _FILES_MAX, socket.MSG_CMSG_CLOEXEC)
         if not text:
             return None
         order: dict[str, Any] = json.loads(text)
@@ -42,15 +45,15 @@ def serve(control: socket.socket) -> tuple[int, int, int] | None:
             _answer(control, {"stale": True})
         else:
             try:
-                connection, tokens, stdout, stderr = files
+                *given, stdout, stderr = files
                 worker = os.fork()
             except (OSError, ValueError) as error:  # no processes, memory or descriptors left
                 _answer(control, {"failed": str(error)})
             else:
                 if worker == 0:
                     control.close()
-                    _become(order, (connection, tokens), (stdout, stderr))
-                    return connection, tokens, template
+                    _become(order, given, (stdout, stderr))
+                    return given, template
                 with contextlib.suppress(OSError):  # it has ended already
                     os.setpgid(worker, worker)  # before the server knows of it, and may end its group
                 _answer(control, {"pid": worker})
@@ -75,7 +78,7 @@ def _packages() -> list[tuple[str, int, int] | None]:
     return found
 
 
-def _become(order: dict[str, Any], files: tuple[int, int], output: tuple[int, int]) -> None:
+def _become(order: dict[str, Any], files: list[int], output: tuple[int, int]) -> None:
     """Be a worker, just forked. Python itself has taken care of its locks and of `random`; the C library of its threads."""
     for number, each in enumerate(output, start=1):
         os.dup2(each, number)
@@ -93,7 +96,8 @@ def set_command_line(arguments: list[str]) -> None:
             fields = stat.read().rpartition(b")")[2].split()
         start, end = int(fields[45]), int(fields[46])
         with open("/proc/self/cmdline", "rb") as file:
-            kept = file.read().split(b"\0")[:3]  # the interpreter, -B, and the worker's file
+            words = file.read().split(b"\0")
+        kept = words[: words.index(b"--template")]
     except (OSError, ValueError, IndexError):
         return
     text = b"\0".join([*kept, *(each.encode("utf-8", "replace") for each in arguments)])

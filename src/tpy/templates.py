@@ -1,6 +1,7 @@
-"""Templates: a process for each interpreter and environment that has imported what a worker needs, and is forked for each worker.
+"""Templates: processes that have imported what others need, and are forked for each of them: workers of Python models, and
+frontend processes.
 
-An interpreter that cannot be a template is not an error: the worker is started without it, and the reason is returned.
+This is the server's side; a template's own is `tpy_data.backends.python.worker.template`, which runs in any interpreter.
 """
 
 from __future__ import annotations
@@ -13,25 +14,28 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-WORKER = Path(__file__).parents[1] / "worker" / "__main__.py"
+TEMPLATE = "--template"
+"""Comes before the arguments of a template: the descriptor of its connection, the server's process id, and room for the arguments
+of what is forked, in the command line that it gets from its template."""
 
 ANSWER_S_MAX = 10.0
-"""For an answer of a template, the first one after its start included. One that takes longer is not asked any more."""
+"""For an answer of a worker's template, the first one after its start included. One that takes longer is not asked any more."""
 
 IDLE_MAX = 4
-"""Templates that are kept while none of their workers lives: models of that environment may be loaded again."""
+"""Templates that are kept while nothing that they forked lives: models of that environment may be loaded again."""
 
 _ROOM = "-" * 250
-"""For the arguments of a worker in the command line of its template."""
 
 _ANSWER_BYTES_MAX = 4096
 
 Start = Callable[[list[str], tuple[int, ...]], "subprocess.Popen[bytes]"]
 """Starts a command that inherits descriptors, and says nothing. Raises OSError."""
 
+Command = Callable[[str, Sequence[str]], list[str]]
+"""The command of a template of this interpreter, with these arguments."""
 
 _Key = tuple[str, str, frozenset[tuple[str, str]]]
 """Executable, current folder, environment."""
@@ -42,23 +46,23 @@ class NoTemplate(Exception):
 
 
 class NoAnswer(NoTemplate):
-    """The template did not answer in time: it may still give the descriptors that it was sent to a worker, which ends when nobody
-    is at the other end of them. Start another one with other descriptors."""
+    """The template did not answer in time: it may still give the descriptors that it was sent to a process, which ends when
+    nobody is at the other end of them. Start another one with other descriptors."""
 
 
 class _Stale(NoTemplate):
     """Packages of its interpreter were installed or removed after it had started."""
 
 
-class ForkedWorker:
-    """A worker that a template has forked."""
+class ForkedProcess:
+    """A process that a template has forked."""
 
     def __init__(self, template: _Template, pid: int) -> None:
         self.pid = pid
         self._template = template
 
     def wait(self) -> int:
-        """The exit status of a worker that has ended, or minus the signal that ended it. Call once, and not earlier: its template
+        """The exit status of one that has ended, or minus the signal that ended it. Call once, and not earlier: its template
         waits with us."""
         return self._template.reap(self.pid)
 
@@ -66,54 +70,55 @@ class ForkedWorker:
 class _Template:
     """One process. Any thread."""
 
-    def __init__(self, executable: str, start: Start) -> None:
+    def __init__(self, executable: str, start: Start, command: Command, answer_s_max: float) -> None:
         """Raises OSError."""
         self._lock = threading.Lock()
+        self._answer_s_max = answer_s_max
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [executable, "-B", str(WORKER), "--template", str(theirs.fileno()), str(os.getpid()), _ROOM]
+        arguments = [TEMPLATE, str(theirs.fileno()), str(os.getpid()), _ROOM]
         try:
-            self._process = start(command, (theirs.fileno(),))
+            self._process = start(command(executable, arguments), (theirs.fileno(),))
         except OSError:
             self._control.close()
             raise
         finally:
             theirs.close()
-        self.workers = 0
-        """That were not waited for."""
+        self.forked = 0
+        """Processes that were not waited for."""
         self._is_retired = False
         self._is_broken = False
 
-    def fork(self, name: str, files: Sequence[int]) -> ForkedWorker:
-        """A worker with these descriptors: of its connection, its tokens, its standard output and error. Raises NoTemplate, and
-        NoAnswer when they are not to be used any more."""
+    def fork(self, name: str, files: Sequence[int]) -> ForkedProcess:
+        """A process with these descriptors, the last two of them its standard output and error. Raises NoTemplate, and NoAnswer
+        when they are not to be used any more."""
         with self._lock:
             answer = self._ask({"name": name, "server": os.getpid()}, files)
             if "stale" in answer:
                 raise _Stale
             if "failed" in answer:
                 raise NoTemplate(answer["failed"])
-            self.workers += 1
-            return ForkedWorker(self, answer["pid"])
+            self.forked += 1
+            return ForkedProcess(self, answer["pid"])
 
     def reap(self, pid: int) -> int:
-        """As `ForkedWorker.wait`. Workers do not outlive a template that is ended."""
+        """As `ForkedProcess.wait`. Of a process whose template was ended it is not known how it ended."""
         with self._lock:
             try:
                 return os.waitstatus_to_exitcode(self._ask({"reap": pid})["status"])
             except NoTemplate:
                 return _adopted_status(pid)
             finally:
-                self.workers -= 1
+                self.forked -= 1
                 self._close_if_over()
 
     def retire(self) -> None:
-        """End it when none of its workers lives any more."""
+        """End it when nothing that it forked lives any more."""
         with self._lock:
             self._is_retired = True
             self._close_if_over()
 
     def close(self) -> None:
-        """End it, and its workers with it. Idempotent."""
+        """End it; workers end with it. Idempotent."""
         with self._lock:
             self._close()
 
@@ -121,16 +126,16 @@ class _Template:
         if self._is_broken:
             raise NoTemplate
         try:
-            self._control.settimeout(ANSWER_S_MAX)
+            self._control.settimeout(self._answer_s_max)
             socket.send_fds(self._control, [json.dumps(order).encode()], files)
             answered: dict[str, Any] = json.loads(self._control.recv(_ANSWER_BYTES_MAX))
         except (OSError, ValueError) as error:  # it hangs, or is not there
-            self._is_broken = True  # and never asked again: an answer may still come; its workers go on
-            raise NoAnswer from error
+            self._is_broken = True  # and never asked again: an answer may still come; what it forked goes on
+            raise NoAnswer("the process that it is forked from has ended, or does not answer; its messages are above") from error
         return answered
 
     def _close_if_over(self) -> None:
-        if self._is_retired and not self.workers:
+        if self._is_retired and not self.forked:
             self._close()
 
     def _close(self) -> None:
@@ -144,15 +149,15 @@ class Templates:
     """The templates, by interpreter and what a process gets from the one that starts it: a program that has the server in it may
     change its environment and its folder. Any thread."""
 
-    def __init__(self, start: Start) -> None:
-        self._start = start
+    def __init__(self, start: Start, command: Command, *, answer_s_max: float = ANSWER_S_MAX) -> None:
+        self._new = partial(_Template, start=start, command=command, answer_s_max=answer_s_max)
         self._lock = threading.Lock()
         self._templates: dict[_Key, _Template] = {}
         self._retired: list[_Template] = []
         self._is_closed = False
 
-    def fork(self, executable: str, name: str, files: Sequence[int]) -> ForkedWorker:
-        """A worker of this interpreter; see `_Template.fork`. Raises NoTemplate."""
+    def fork(self, executable: str, name: str, files: Sequence[int]) -> ForkedProcess:
+        """A process of this interpreter; see `_Template.fork`. Raises NoTemplate."""
         key = executable, _folder(), frozenset(os.environ.items())
         template = self._get(key)
         try:
@@ -164,7 +169,7 @@ class Templates:
         return self._get(key).fork(name, files)
 
     def close(self) -> None:
-        """End all of them, and with them the workers that are left."""
+        """End all of them."""
         with self._lock:
             self._is_closed = True
             every = [*self._templates.values(), *self._retired]
@@ -180,11 +185,11 @@ class Templates:
             template = self._templates.pop(key, None)
             if template is None:
                 try:
-                    template = _Template(key[0], self._start)
+                    template = self._new(key[0])
                 except OSError as error:
-                    raise NoTemplate from error
+                    raise NoTemplate(str(error)) from error
             self._templates[key] = template  # the last that was used is the last
-            idle = [known for known, each in self._templates.items() if not each.workers and each is not template]
+            idle = [known for known, each in self._templates.items() if not each.forked and each is not template]
             superfluous = [self._templates.pop(known) for known in idle[:-IDLE_MAX]]
         for each in superfluous:
             each.retire()
@@ -194,7 +199,7 @@ class Templates:
         with self._lock:
             if self._templates.get(key) is template:
                 del self._templates[key]
-            self._retired = [each for each in (*self._retired, template) if each.workers]
+            self._retired = [each for each in (*self._retired, template) if each.forked]
         template.retire()
 
 
@@ -206,7 +211,7 @@ def _folder() -> str:
 
 
 def _adopted_status(pid: int) -> int:
-    """Of a worker without its template: it is our child then, if we are the first process of a container."""
+    """Of a process without its template: it is our child then, if we are the first process of a container."""
     with contextlib.suppress(ChildProcessError):
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
