@@ -32,8 +32,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 _FIXED = ("PYTHON", "LD_", "OMP_", "OPENBLAS_", "MALLOC_")
 """Begin the names of variables that a process reads before it runs code of ours."""
 
-_BYTECODE = "PYTHONDONTWRITEBYTECODE"
-"""The one of them that can still be changed."""
+_CHANGEABLE = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
+"""Those of them that can still be changed; folders in the path as long as nothing in them has the name of what is imported."""
+
+VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+"""Of all servers and commands of tests."""
 
 _IMPORTED = {
     "servers": (
@@ -77,8 +80,10 @@ _libc = ctypes.CDLL(None)
 class ForkServer:
     """The process that forks, started at the first use. Its methods may be called in any thread."""
 
-    def __init__(self, imported: str) -> None:
+    def __init__(self, imported: str, variables: Mapping[str, str]) -> None:
+        """`imported` names what it imports; `variables` are those of what it forks, besides this process's."""
         self._imported = imported
+        self._variables = variables
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: socket.socket | None = None
@@ -98,12 +103,12 @@ class ForkServer:
         for Python, the program is `-m MODULE`, `-c CODE` or a file."""
         with self._lock:
             if self._owner != os.getpid():  # at first, and in a process that was forked from one with tests
-                self._open(environment)
+                self._open({**os.environ, **self._variables})
             if _fixed(environment) != self._fixed:
                 return None
             order = {"program": list(program), "arguments": list(arguments), "environment": dict(environment), "cwd": os.getcwd()}
             pid = self._fork(order, stdin, stdout, stderr)
-        return _Adopted(pid, arguments)
+        return _Adopted(pid, arguments) if pid else None
 
     def _open(self, environment: Mapping[str, str]) -> None:
         self._pipe, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -146,13 +151,13 @@ class _Adopted(subprocess.Popen[bytes]):
 
 
 def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_FIXED) and name != _BYTECODE}
+    return {name: value for name, value in environment.items() if name.startswith(_FIXED) and name not in _CHANGEABLE}
 
 
-fork_server = ForkServer("servers")
+fork_server = ForkServer("servers", VARIABLES)
 """That of this pytest process."""
 
-page_fork_server = ForkServer("pages")
+page_fork_server = ForkServer("pages", {})
 """The same, for commands and scripts of pages."""
 
 
@@ -164,6 +169,12 @@ def _forks(pipe: socket.socket) -> list[str]:
         data, descriptors, _, _ = socket.recv_fds(pipe, _REQUEST_BYTES_MAX, 3)
         if not data:
             os._exit(0)
+        order = json.loads(data)
+        if _hides(order["environment"]):
+            pipe.send(b"0")
+            for descriptor in descriptors:
+                os.close(descriptor)
+            continue
         reader, writer = os.pipe()
         middle = os.fork()
         if middle:
@@ -187,16 +198,34 @@ def _forks(pipe: socket.socket) -> list[str]:
         for descriptor in (*descriptors, reader, writer, end_of_middle):
             os.close(descriptor)
         pipe.close()
-        return _become(**json.loads(data))
+        return _become(**order)
+
+
+def _path(environment: Mapping[str, str]) -> list[str]:
+    return [os.path.abspath(entry) for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+
+
+def _hides(environment: Mapping[str, str]) -> bool:
+    """Returns True if the path of a process has something in front that is imported here already, or that Python runs at its
+    start, or a plugin that may be known here; or has no more something that was imported from there, perhaps."""
+    wanted, here = _path(environment), _path(os.environ)
+    if wanted[len(wanted) - len(here) :] != here:
+        return True
+    imported = {name.partition(".")[0] for name in sys.modules} | {"sitecustomize", "usercustomize"}
+    new = [file for entry in wanted if entry not in here for file in Path(entry).glob("*")]
+    plugins = (file / "entry_points.txt" for file in new)
+    offered = "".join(file.read_text(encoding="utf-8") for file in plugins if file.exists()).replace("[tpy.backends]", "")
+    return "[tpy." in offered or any(file.name.partition(".")[0] in imported for file in new)
 
 
 def _become(program: list[str], arguments: list[str], environment: dict[str, str], cwd: str) -> list[str]:
     os.setsid()
+    more = _path(environment)[: len(_path(environment)) - len(_path(os.environ))]
     os.environ.clear()
     os.environ.update(environment)
-    sys.dont_write_bytecode = bool(environment.get(_BYTECODE))
+    sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     os.chdir(cwd)
-    sys.path[0] = cwd
+    sys.path[:1] = [cwd, *more]
     sys.argv[1:] = arguments
     return program
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from .fork_server import fork_server
+from .fork_server import VARIABLES, fork_server
 from .template_server import templates_of
 from .waiting import wait_until
 
@@ -40,8 +40,6 @@ _PRESET = (
     "--torchserve-port=0",
     "--vertex-ai-port=0",
 )
-
-_VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 
 _SERVE = ("-m", "tpy", "serve")
 
@@ -76,7 +74,8 @@ running_servers: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
 class ServerProcess:
     """Starts the server and waits until it says where it serves, or has ended. Use it as a context manager; leaving it stops the
     server with SIGTERM and checks that it ended in order: with exit code `expect_exit` and without a traceback of its own.
-    `launcher` is a command that executes the command that it is given, in place of itself; `program` what Python is to run."""
+    `launcher` is a command that executes the command that it is given, in place of itself; `program` what Python is to run. With
+    `fresh` neither it nor a template of its workers is forked from something that tests share."""
 
     def __init__(
         self,
@@ -86,18 +85,20 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         launcher: Sequence[str] = (),
         program: Sequence[str] = _SERVE,
+        fresh: bool = False,
     ) -> None:
         self._program = program
         self._launcher = launcher
+        self._fresh = fresh
         self._flags = [*(f"--model-repository={path}" for path in repositories), *flags]
         self._expect_exit = expect_exit
-        self._environment = {**os.environ, **_VARIABLES, **(environment or {})}
+        self._environment = {**os.environ, **VARIABLES, **(environment or {})}
         self._log = _LogFile()
         self._addresses: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ServerProcess:
-        if self._launcher or self._program != _SERVE or not self._fork():
+        if self._fresh or self._launcher or self._program != _SERVE or not self._fork():
             self.start()
         try:
             wait_until(self._has_started_or_ended, within_s=_START_S_MAX)
@@ -301,7 +302,7 @@ def is_alive(pid: int) -> bool:
 
 def run_tpy(*arguments: str, timeout_s: float = _START_S_MAX, environment: Mapping[str, str] | None = None) -> RunOutcome:
     """Run `tpy` with these arguments to its end."""
-    given = {**os.environ, **_VARIABLES, **(environment or {})}
+    given = {**os.environ, **VARIABLES, **(environment or {})}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull, "rb") as null:
         process = fork_server.start(arguments, given, null.fileno(), out.fileno(), err.fileno())
         if process is None:

@@ -33,18 +33,21 @@ class TemplateServer:
     def __init__(self, worker: Path) -> None:
         """`worker` is the program of templates."""
         self._worker = worker
+        self._path = os.environ.get("PYTHONPATH")
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind("")  # the kernel chooses an abstract name
             listener.listen(64)
             self._address = listener.getsockname()
-            command = [sys.executable, "-B", __file__, str(listener.fileno()), str(worker), _ROOM]
+            command = [sys.executable, "-B", __file__, _TEMPLATE, str(listener.fileno()), str(worker), _ROOM]
             self._process = subprocess.Popen(command, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL)
 
     def start(self, command: list[str], files: tuple[int, ...]) -> subprocess.Popen[bytes] | None:
-        """A template, as this command starts it that inherits these descriptors. None if the command starts something else."""
-        if command[:4] != [sys.executable, "-B", str(self._worker), _TEMPLATE]:
+        """A template, as this command starts it that inherits these descriptors. None if the command starts something else, or
+        something that imports from other folders."""
+        is_template = command[:4] == [sys.executable, "-B", str(self._worker), _TEMPLATE]
+        if not is_template or os.environ.get("PYTHONPATH") != self._path:
             return None
-        order = {"server": command[5], "environment": dict(os.environ), "cwd": os.getcwd()}
+        order = {"server": command[5], "more": command[7:], "environment": dict(os.environ), "cwd": os.getcwd()}
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
             asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER_BYTES_MAX)
             asking.connect(self._address)
@@ -125,9 +128,9 @@ def _main(listener: socket.socket, worker: str) -> None:
     os.environ.clear()
     os.environ.update(order["environment"])
     template.set_command_line([_TEMPLATE, str(control), order["server"], _ROOM])
-    sys.argv[1:] = [_TEMPLATE, str(control), parent]
+    sys.argv[1:] = [_TEMPLATE, str(control), parent, _ROOM, *order["more"]]
     runpy.run_path(worker, run_name="__main__")
 
 
 if __name__ == "__main__":
-    _main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
+    _main(socket.socket(fileno=int(sys.argv[2])), sys.argv[3])

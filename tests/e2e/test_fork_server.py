@@ -77,6 +77,25 @@ def test_what_python_reads_at_its_start_needs_a_fresh_process(tmp_path: Path) ->
     assert "python" in run_tpy("--help", environment={"PYTHONVERBOSE": "1"}).err
 
 
+def test_folders_that_are_imported_from_first(tmp_path: Path) -> None:
+    """A fresh process is needed where they have something of the name of what is imported already."""
+    (tmp_path / "offers").mkdir()
+    offered = tmp_path / "offers" / "mine-1.dist-info"
+    offered.mkdir()
+    (offered / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n", encoding="utf-8")
+    (offered / "entry_points.txt").write_text("[tpy.backends]\nmine = nowhere:create\n", encoding="utf-8")
+    (tmp_path / "hides").mkdir()
+    (tmp_path / "hides" / "numpy.py").write_text("raise ImportError('not today')\n", encoding="utf-8")
+    (tmp_path / "models").mkdir()
+    with ServerProcess(repositories=[tmp_path / "models"], environment={"PYTHONPATH": str(tmp_path / "offers")}) as server:
+        assert _is_forked(server)
+        assert "| mine " in server.log
+    with ServerProcess(repositories=[tmp_path / "models"]) as server:
+        assert _is_forked(server)
+        assert "| mine " not in server.log
+    assert "not today" in run_tpy("serve", str(tmp_path / "models"), environment={"PYTHONPATH": str(tmp_path / "hides")}).err
+
+
 @pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["serve", "--no-such-flag"], 1)])
 def test_a_command_prints_what_a_fresh_process_prints(arguments: list[str], code: int) -> None:
     fresh = subprocess.run([sys.executable, "-m", "tpy", *arguments], capture_output=True, text=True, check=False, timeout=100)

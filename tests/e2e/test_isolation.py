@@ -129,7 +129,7 @@ def test_a_model_whose_load_crashes_is_unavailable_with_the_reason(tmp_path: Pat
     ModelFolder(repository, "fine").identity(ISOLATED)
     ModelFolder(repository, "hostile").config(HOSTILE + ISOLATED + parameter("load", "segfault")).file("1/.keep", "")
     flags = ("--exit-on-error=false", "--load-model=*", "--model-control-mode=explicit")
-    with ServerProcess(*flags, repositories=[repository], environment={"PYTHONPATH": str(SITE)}) as server:
+    with ServerProcess(*flags, repositories=[repository], environment={"PYTHONPATH": str(SITE)}, fresh=True) as server:
         with InferenceServerClient(server.http) as client:
             rows = {row["name"]: row for row in client.get_model_repository_index()}
             assert rows["fine"]["state"] == "READY"

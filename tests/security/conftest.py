@@ -35,7 +35,7 @@ def attacked_server(home: Path) -> Iterator[ServerProcess]:
     ModelFolder(repository, "bait").config(AFFINE_CONFIG).affine(1, 1.0)
     (repository.parent / "secret.txt").write_text("not to be told\n", encoding="utf-8")
     flags = ("--model-control-mode=explicit", "--load-model=*", "--http-max-input-size=4000000", "--grpc-max-input-size=4000000")
-    with ServerProcess(*flags, repositories=[repository]) as server:
+    with ServerProcess(*flags, repositories=[repository], fresh=True) as server:
         yield server
 
 

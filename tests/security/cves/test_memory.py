@@ -59,7 +59,7 @@ def _place(region: str = "r", offset: int = 0, size: int = 12) -> dict[str, Any]
 def taker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacker]:
     home = tmp_path_factory.mktemp("shared")
     write_models(home / "models")
-    with ServerProcess("--allow-client-shm=true", repositories=[home / "models"]) as server:
+    with ServerProcess("--allow-client-shm=true", repositories=[home / "models"], fresh=True) as server:
         yield Attacker(server, home)
 
 

@@ -44,7 +44,7 @@ class Hosts:
         self._limits: PythonSettings = read_settings(settings.config)
         self._origin = origin
         self._settings = settings
-        self._spawner = Spawner()
+        self._spawner = Spawner(hosts_backends=True)
         self._environments = Environments()
         self._packages = _ServersPackages(origin)
 

@@ -30,6 +30,9 @@ from tpy_data.backends.python.environment.threads import JobThread, ReaderThread
 
 WORKER = Path(__file__).parents[1] / "worker" / "__main__.py"
 
+HOSTING = "--hosting"
+"""Tells a template that its workers run backends of this server."""
+
 _AT_ONCE = int(socket.MSG_DONTWAIT)
 
 
@@ -101,12 +104,16 @@ class Spawner:
     """Starts workers: forked from the template of their interpreter, or by itself where a host policy binds them or there is no
     template. The kernel ends a process when the *thread* that started it ends, so that thread lives as long as the backend does,
     also in a program whose main thread has ended (one of an executor does not). `reader` reads what workers send where the loop
-    does not."""
+    does not. With `hosts_backends`, what a worker needs that runs a backend of this server is imported by its template, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hosts_backends: bool = False) -> None:
         self.reader = ReaderThread()
         self._thread = JobThread("python-spawner")
-        self._templates = Templates(partial(self._start, (subprocess.DEVNULL, subprocess.DEVNULL), ANYWHERE), _command)
+        imported = (HOSTING,) if hosts_backends else ()
+        self._templates = Templates(
+            partial(self._start, (subprocess.DEVNULL, subprocess.DEVNULL), ANYWHERE),
+            lambda executable, arguments: _command(executable, [*arguments, *imported]),
+        )
 
     def fork(self, executable: str, name: str, files: tuple[int, int], output: tuple[int, int]) -> Child | None:
         """As `start`, of a worker that nothing binds, from a template; None without a template. Raises NoAnswer when the

@@ -3,9 +3,10 @@ behind that the order of `sandbox.enter` in JSON, for a worker in a sandbox. The
 at processes.
 
 Or the template that workers are forked from: `python <this file> --template <control descriptor> <server's process id> <room>`,
-where the room is as long as a worker's arguments may be.
+where the room is as long as a worker's arguments may be; and behind that `--hosting`, if they run backends of the server.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -15,6 +16,7 @@ import sys
 from typing import Any
 
 TEMPLATE = "--template"
+HOSTING = "--hosting"
 PR_SET_PDEATHSIG = 1
 
 INTERNAL = 1
@@ -31,7 +33,7 @@ def main() -> None:
     package = importlib.import_module("tpy_worker_package")
     package.load()
     if arguments[0] == TEMPLATE:
-        forked = be_template(package.NAME, int(arguments[1]), int(arguments[2]))
+        forked = be_template(package.NAME, int(arguments[1]), int(arguments[2]), hosting=HOSTING in arguments)
         if forked is not None:
             (connection, tokens), parent = forked
             be_worker(package.NAME, connection, tokens, parent)
@@ -40,11 +42,14 @@ def main() -> None:
         be_worker(package.NAME, connection, tokens, server, "".join(arguments[4:]))
 
 
-def be_template(package: str, control: int, server: int) -> Any:
+def be_template(package: str, control: int, server: int, *, hosting: bool) -> Any:
     """See `template.serve`."""
     os.set_inheritable(control, False)
     die_with(server)
     importlib.import_module(package + ".main")
+    if hosting:
+        with contextlib.suppress(ImportError, SyntaxError):  # a worker says so
+            importlib.import_module(package + ".hosting.runner")
     template = importlib.import_module(package + ".template")
     return template.serve(socket.socket(fileno=control))
 
