@@ -7,23 +7,18 @@ are those with the native codec; in Python the codec's own functions come on top
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tritonclient.grpc
 
 from tests.e2e.repositories import ModelFolder
-from tests.e2e.server import ServerProcess
-from tests.e2e.waiting import wait_until
-from tests.hot_path.traced_server import BEGIN, END
+from tests.hot_path.traced import Traced, traced_server
+from tests.hot_path.walks import Calls, assert_goes, files, walk
 from tpy.hot import codec
 
 pytestmark = [
@@ -52,10 +47,6 @@ BODY = b'{"inputs":[{"name":"INPUT0","shape":[1,16],"datatype":"FP32","data":[%b
 REQUEST = b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
 
 
-Calls = list[list[Any]]
-"""File, function and line of each call, in order."""
-
-
 class Counts(NamedTuple):
     """The Python functions of ours that one request passes on the loop's thread."""
 
@@ -64,66 +55,28 @@ class Counts(NamedTuple):
     files: int
 
 
-class Traced:
-    """A server whose calls are recorded."""
+def least(traced: Traced, ask: Callable[[], None]) -> Counts:
+    """Of several requests: now and then the server does something else beside them."""
+    return min(map(counted, warm_records(traced, ask)))
 
-    def __init__(self, server: ServerProcess, target: Path) -> None:
-        self.server = server
-        self._target = target
 
-    def counts(self, ask: Callable[[], None]) -> Counts:
-        """The least of several requests: now and then the server does something else beside them."""
-        return min(map(counted, self.records(ask)))
-
-    def records(self, ask: Callable[[], None]) -> list[Calls]:
-        """The calls of several warm requests."""
-        for _ in range(30):
-            ask()
-        return [self._record(ask) for _ in range(8)]
-
-    def _record(self, ask: Callable[[], None]) -> Calls:
-        begun = self._target.with_suffix(".begun")
-        self._settle()  # the answer leaves before all is booked
-        os.kill(self.server.process.pid, BEGIN)
-        wait_until(begun.exists)
-        self._settle()
+def warm_records(traced: Traced, ask: Callable[[], None]) -> list[Calls]:
+    """The calls of several warm requests."""
+    for _ in range(30):
         ask()
-        self._settle()
-        os.kill(self.server.process.pid, END)
-        wait_until(self._target.exists)
-        calls: Calls = json.loads(self._target.read_text())
-        self._target.unlink()
-        begun.unlink()
-        return calls
-
-    def _settle(self) -> None:
-        """Wait until the loop's thread has nothing to do."""
-        schedule = Path(f"/proc/{self.server.process.pid}/schedstat")  # its time on a processor, first
-        before = [""]
-
-        def rests() -> bool:
-            seen, before[0] = before[0], schedule.read_text()
-            return seen == before[0]
-
-        wait_until(rests)
+    return [traced.record(ask) for _ in range(8)]
 
 
 def counted(calls: Calls) -> Counts:
-    return Counts(len(calls), len({(file, name) for file, name, _ in calls}), len(files(calls)))
-
-
-def files(calls: Calls) -> set[str]:
-    """The files as the page names them."""
-    return {re.sub(r"^(src/tpy|data/tpy_data|control/tpy_control)/", "", file) for file, _, _ in calls}
+    return Counts(len(calls), len({(file, name) for file, name, _ in calls}), len(set(files(calls))))
 
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     folder = tmp_path_factory.mktemp("hot-path")
     ModelFolder(folder / "models", "identity").config(CONFIG).file("1/model.py", MODEL)
-    program = (str(Path(__file__).with_name("traced_server.py")), str(folder / "calls.json"), "serve")
-    with ServerProcess(repositories=[folder / "models"], program=program) as server:
-        yield Traced(server, folder / "calls.json")
+    with traced_server(folder / "calls.json", repositories=[folder / "models"]) as server:
+        yield server
 
 
 def assert_not_more(found: Counts, most: Counts) -> None:
@@ -135,17 +88,12 @@ def assert_not_more(found: Counts, most: Counts) -> None:
 
 def test_a_request_over_http(traced: Traced) -> None:
     with asking(traced) as ask:
-        assert_not_more(traced.counts(ask), Counts(calls=139, functions=127, files=42))
+        assert_not_more(least(traced, ask), Counts(calls=139, functions=127, files=42))
 
 
-def test_the_walk_along_the_files_is_the_way_of_a_request(traced: Traced) -> None:
-    page = (Path(__file__).parents[2] / "docs/explanation/architecture.md").read_text(encoding="utf-8")
-    walk = page.split("### A walk along the files")[1].split("\n## ")[0]
-    listed = set(re.findall(r"`([\w/]+\.py)`", walk))
+def test_the_walk_of_a_request(traced: Traced) -> None:
     with asking(traced) as ask:
-        records = traced.records(ask)
-    assert files(min(records, key=counted)) - listed == set(), "these are not in the walk"
-    assert listed - set().union(*map(files, records)) == set(), "no request passes these"
+        assert_goes(walk("A request"), warm_records(traced, ask))
 
 
 @contextlib.contextmanager
@@ -168,4 +116,4 @@ def test_a_request_over_grpc(traced: Traced) -> None:
         def ask() -> None:
             assert client.infer("identity", [tensor]).as_numpy("OUTPUT0").shape == (1, 16)
 
-        assert_not_more(traced.counts(ask), Counts(calls=212, functions=183, files=52))
+        assert_not_more(least(traced, ask), Counts(calls=212, functions=183, files=52))
