@@ -16,7 +16,7 @@ import socket
 import statistics
 from collections.abc import Sequence
 
-from tpy.load import Level, Load, Meter, RawTemplate, Rules, Target
+from tpy.load import Level, Meter, RawTemplate, Rules, Target, Workload
 from tpy.load.core.http1 import encode_request
 
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -49,7 +49,7 @@ def measure(port: int, processes: int, seconds: float) -> tuple[float, float]:
     target = Target(host="127.0.0.1", port=port)
     request = RawTemplate(content=encode_request("POST", "/", target.authority, {}, b"x" * 64))
     rules = Rules(window_s=seconds / 3, stable_percent=1e6, workers=processes)
-    result = Meter(Load(target=target, model="", streams=[[request]]), rules).measure(Level(concurrency=_CONCURRENCY))
+    result = Meter(Workload(target=target, model="", streams=[[request]]), rules).measure(Level(concurrency=_CONCURRENCY))
     return result.requests_per_s, result.cpu_us_per_request
 
 

@@ -8,7 +8,14 @@ from fuzz.chance import Chance
 from fuzz.target import Target, Violation
 from fuzz.tensors import TYPES, spoiled
 from tpy.messages import ParameterValue
-from tpy.recording.core.entries import Beginning, End, RecordedRequest, RecordedResponse, RecordedSequence, RecordedTensor
+from tpy.recording.core.entries import (
+    Beginning,
+    RecordedRequest,
+    RecordedResponse,
+    RecordedSequence,
+    RecordedTensor,
+    RecordingEnd,
+)
 from tpy.recording.core.file_format import RecordingReader, UnreadableRecording, write_entry, write_preface
 
 _PREFACE_BYTES = 12
@@ -60,7 +67,7 @@ def _file(chance: Chance) -> int:
     requests = [_request(chance) for _ in range(chance.randrange(4))]
     preface = write_preface(Beginning(server="s", server_version="1", began_ns=0, models=("*",)))
     entries = [write_entry(each) for each in requests]
-    data = preface + b"".join(entries) + write_entry(End(reason="r"))
+    data = preface + b"".join(entries) + write_entry(RecordingEnd(reason="r"))
     found, reader = _read(chance, data)
     if found != requests or reader.problem or reader.end is None:
         raise Violation(f"{requests} became {found}; {reader.problem}")

@@ -9,7 +9,7 @@ from tpy.analyze.core.checkpoint import CheckpointError, header_line, read_check
 from tpy.analyze.core.fields import FieldError
 from tpy.analyze.core.goal import Constraint, Figures, Goal, Row, average, together
 from tpy.analyze.core.search import Search, brute, quick
-from tpy.analyze.core.space import OFF, Candidate, Point, Space, Value, is_served, make_space, read
+from tpy.analyze.core.space import OFF, CandidateConfig, Point, Space, Value, is_served, make_space, read
 from tpy.config import ModelConfig, format_pbtxt, parse_pbtxt
 
 BASE = parse_pbtxt('name: "m" backend: "python" max_batch_size: 4 instance_group { count: 1 kind: KIND_CPU }').config
@@ -80,7 +80,7 @@ def test_batching_is_switched_on_with_a_larger_batch() -> None:
     base = msgspec.structs.replace(BASE, max_batch_size=1)
     space = make_space({"m": base}, {"max_batch_size": [1, 8], "delay_us": [OFF, 0]}, [1])
     (size,) = (one for one in space.dimensions if one.knob == "max_batch_size")
-    assert list(space.neighbours(Candidate(), size, 1)) == [Candidate((("max_batch_size", 8), ("delay_us", 0)))]
+    assert list(space.neighbours(CandidateConfig(), size, 1)) == [CandidateConfig((("max_batch_size", 8), ("delay_us", 0)))]
 
 
 def test_settings_become_a_configuration() -> None:
@@ -95,7 +95,7 @@ def test_settings_become_a_configuration() -> None:
     # A preferred size beyond the batch, or without batching, is no configuration of its own.
     assert space.candidate({"preferred_batch_size": 8, "delay_us": 0}) == space.candidate({"delay_us": 0})
     assert space.candidate({"preferred_batch_size": 8, "max_batch_size": 16}) == space.candidate({"max_batch_size": 16})
-    assert space.configs({"m": BASE}, Candidate()) == {"m": BASE}
+    assert space.configs({"m": BASE}, CandidateConfig()) == {"m": BASE}
 
 
 def test_a_model_that_does_not_batch_keeps_its_batching() -> None:
@@ -117,12 +117,12 @@ def row(throughput: float, p99_ms: float, *, memory_mb: float | None = None, err
     figures = Figures(
         throughput=throughput, avg_ms=1, p50_ms=1, p90_ms=1, p95_ms=1, p99_ms=p99_ms, memory_mb=memory_mb, errors=errors
     )
-    return Row(point=Point(Candidate((("instances", number),)), 1), figures=figures)
+    return Row(point=Point(CandidateConfig((("instances", number),)), 1), figures=figures)
 
 
 def test_the_order_of_rows() -> None:
     goal = Goal(constraints=(Constraint(metric="perf_latency_p99", maximum=20),))
-    refused = Row(point=Point(Candidate((("instances", 9),)), 1), problem="no room")
+    refused = Row(point=Point(CandidateConfig((("instances", 9),)), 1), problem="no room")
     rows = [refused, row(900, 30, number=1), row(100, 10, number=2), row(950, 22, number=3), row(800, 5, errors=3, number=4)]
     ranked = goal.ranked(rows)
     assert [dict(each.point.candidate.settings)["instances"] for each in ranked] == [2, 3, 1, 4, 9]
@@ -211,7 +211,7 @@ MEASURED = {"model": "m", "window": "1 s"}
 
 
 def test_a_checkpoint_is_read_back_as_far_as_it_is_whole() -> None:
-    rows = [row(1, 2, number=3), Row(point=Point(Candidate(), 8), problem="no room")]
+    rows = [row(1, 2, number=3), Row(point=Point(CandidateConfig(), 8), problem="no room")]
     content = header_line(MEASURED) + b"".join(map(row_line, rows))
     known, whole = read_checkpoint(content + row_line(rows[0])[:-5], MEASURED)
     assert list(known.values()) == rows

@@ -15,7 +15,7 @@ import pytest
 from tpy.analyze.core.goal import Constraint, Figures, Goal, Row, average
 from tpy.analyze.core.optuna_search import OptunaSettings, optuna
 from tpy.analyze.core.search import Search, brute, confirmed, quick
-from tpy.analyze.core.space import OFF, Candidate, Point, Space, Value, make_space
+from tpy.analyze.core.space import OFF, CandidateConfig, Point, Space, Value, make_space
 from tpy.config import parse_pbtxt
 
 from .simulated import EFFICIENTNET, SILERO, Network, measure
@@ -117,7 +117,7 @@ def test_quick_is_within_five_percent_of_the_best_in_a_fifth_of_the_time(name: s
 def test_the_default_is_far_from_the_best(name: str) -> None:
     # Else the test above would pass with a search that measures nothing.
     _, figures = surface(name)
-    default = max(one.throughput for point, one in figures.items() if point.candidate == Candidate())
+    default = max(one.throughput for point, one in figures.items() if point.candidate == CandidateConfig())
     assert default < 0.6 * max(one.throughput for one in figures.values())
 
 
@@ -128,7 +128,7 @@ def test_optuna_finds_a_good_one_in_a_tenth_of_the_time(name: str) -> None:
     goal = Goal()
     search = optuna(space, goal, {"m": BASE}, OptunaSettings(early_exit=20))
     rows, count = run(search, figures, random.Random(1), 0.02)
-    assert next(iter(rows)).candidate == Candidate()
+    assert next(iter(rows)).candidate == CandidateConfig()
     assert count <= math.ceil(len(figures) / 10) + 8
     found = goal.ranked(rows.values())[0]
     assert figures[found.point].throughput > 0.8 * max(one.throughput for one in figures.values())
@@ -151,7 +151,7 @@ def test_optuna_keeps_its_bounds() -> None:
 
 def test_a_lucky_measurement_is_found_out() -> None:
     # The first measurement of a bad point is far too good; measured once more it is not the best any more.
-    points = [Point(Candidate((("instances", number),)), 1) for number in (1, 2)]
+    points = [Point(CandidateConfig((("instances", number),)), 1) for number in (1, 2)]
 
     def rows_of(throughput: float, point: Point) -> Row:
         figures = Figures(throughput=throughput, avg_ms=1, p50_ms=1, p90_ms=1, p95_ms=1, p99_ms=1)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpy.load.core.histogram import PRECISION_BITS, VALUE_MAX, Histogram
+from tpy.load.core.histogram import PRECISION_BITS, VALUE_MAX, LatencyHistogram
 from tpy.load.core.ranges import BadRange, parse_range
 from tpy.load.core.schedules import ClosedLoop, OpenLoop
 from tpy.load.core.searching import BinarySearch, LinearSearch, Search
 from tpy.load.core.stability import WindowFigures, is_beyond, is_stable
-from tpy.load.exchange import Settings
+from tpy.load.exchange import WorkerSettings
 from tpy.load.links import Target
 from tpy.load.worker import intervals_of
 
@@ -25,7 +25,7 @@ VALUES = st.lists(st.integers(0, VALUE_MAX), min_size=1, max_size=200)
 
 @given(VALUES, st.floats(0.1, 100))
 def test_percentiles_are_those_of_the_sorted_values_to_the_precision(values: list[int], percent: float) -> None:
-    histogram = Histogram()
+    histogram = LatencyHistogram()
     histogram.add(values)
     exact = sorted(values)[max(1, math.ceil(len(values) * percent / 100)) - 1]
     assert histogram.percentile_ns(percent) == pytest.approx(exact, rel=2**-PRECISION_BITS)
@@ -33,11 +33,11 @@ def test_percentiles_are_those_of_the_sorted_values_to_the_precision(values: lis
 
 @given(VALUES, VALUES)
 def test_merged_histograms_count_as_one(first: list[int], second: list[int]) -> None:
-    parts = [Histogram(), Histogram()]
+    parts = [LatencyHistogram(), LatencyHistogram()]
     for part, values in zip(parts, (first, second), strict=True):
         part.add(values)
     parts[0].merge(parts[1].sparse())
-    together = Histogram()
+    together = LatencyHistogram()
     together.add(first + second)
     assert parts[0].sparse().buckets == together.sparse().buckets
     assert parts[0].sparse().counts == together.sparse().counts
@@ -47,10 +47,10 @@ def test_merged_histograms_count_as_one(first: list[int], second: list[int]) -> 
 
 
 def test_the_deviation_is_that_of_a_sample() -> None:
-    histogram = Histogram()
+    histogram = LatencyHistogram()
     histogram.add([1000, 2000, 4000])
     assert histogram.deviation_ns == pytest.approx(float(np.std([1000, 2000, 4000], ddof=1)))
-    assert Histogram().percentile_ns(99) == 0
+    assert LatencyHistogram().percentile_ns(99) == 0
 
 
 def simulate(schedule: ClosedLoop | OpenLoop, service_ns: Sequence[int], *, slots: int, end_ns: int) -> list[tuple[int, int]]:
@@ -109,7 +109,7 @@ def test_workers_divide_the_requests_of_a_rate(workers: int, poisson: bool, rate
     target = Target(host="127.0.0.1", port=1)
 
     def times(number: int, of: int, count: int) -> list[int]:
-        settings = Settings(target=target, streams=[], number=number, workers=of, rate=rate, poisson=poisson, seed=seed)
+        settings = WorkerSettings(target=target, streams=[], number=number, workers=of, rate=rate, poisson=poisson, seed=seed)
         return np.cumsum(list(islice(intervals_of(settings), count)), dtype=np.int64).tolist()
 
     together = sorted(time for number in range(workers) for time in times(number, workers, 20))
@@ -119,7 +119,7 @@ def test_workers_divide_the_requests_of_a_rate(workers: int, poisson: bool, rate
 
 
 def test_poisson_arrivals_have_the_rate_and_the_spread() -> None:
-    settings = Settings(target=Target(host="h", port=1), streams=[], rate=1000.0, poisson=True, seed=3)
+    settings = WorkerSettings(target=Target(host="h", port=1), streams=[], rate=1000.0, poisson=True, seed=3)
     intervals = np.array(list(islice(intervals_of(settings), 20_000)))
     assert intervals.mean() == pytest.approx(1e6, rel=0.03)
     assert intervals.std() == pytest.approx(1e6, rel=0.05)

@@ -16,11 +16,21 @@ from hypothesis import strategies as st
 from tests.pace import at_pace
 from tpy._proto import message_class
 from tpy.http2.codes import frame_header, settings_frame
-from tpy.load import Answer, BrokenAnswer, InferCall, Place, encode_grpc, encode_http, error_text, read_grpc, read_http
-from tpy.load.core.answers import Tokens
+from tpy.load import (
+    AnswerPart,
+    BrokenAnswer,
+    PlannedCall,
+    SequencePlace,
+    encode_grpc,
+    encode_http,
+    error_text,
+    read_grpc,
+    read_http,
+)
+from tpy.load.core.answers import TokenCounts
 from tpy.load.core.http1 import AnswerReader, EventSplitter
 from tpy.load.core.http2 import GrpcConnection, frame_message
-from tpy.load.core.tokens import TokenStream, tokens_of
+from tpy.load.core.tokens import TokenEvents, tokens_of
 from tpy.load.links import Events, Target, _stream_answer, connect
 from tpy.messages import DataType, Tensor
 from tpy.units import KIB, MIB
@@ -181,7 +191,7 @@ def test_headers_of_later_calls_are_a_few_bytes() -> None:
 def test_a_final_flag_without_outputs_is_no_response() -> None:
     """A stream's answer keeps its body only where there are outputs: a last response, or the only one."""
 
-    def answer(*outputs: str, final: bool) -> Answer:
+    def answer(*outputs: str, final: bool) -> AnswerPart:
         message = message_class("inference.ModelStreamInferResponse")()
         response = message.infer_response
         response.model_name, response.model_version, response.id = "m" * 200, "1", "seven"
@@ -190,19 +200,19 @@ def test_a_final_flag_without_outputs_is_no_response() -> None:
         for output in outputs:
             response.outputs.add(name=output, datatype="INT8", shape=[1])
             response.raw_output_contents.append(b"\0")
-        return _stream_answer(Answer(0, message.SerializeToString(), False))
+        return _stream_answer(AnswerPart(0, message.SerializeToString(), False))
 
     assert [(bool(found.body), found.final) for found in (answer("A", final=False), answer("A", final=True))] == [
         (True, False),
         (True, True),
     ]
-    assert answer(final=True) == Answer(0, b"", True)
+    assert answer(final=True) == AnswerPart(0, b"", True)
 
 
 def test_an_event_that_is_an_error_fails_the_request() -> None:
     """It has failed when the answer ends, so that the connection can be used again."""
     events = Events()
-    pieces = [Answer(200, b'data: {"token": 1}\n\ndata: {"error": "out of luck"}\n\n', False), Answer(200, b"", True)]
+    pieces = [AnswerPart(200, b'data: {"token": 1}\n\ndata: {"error": "out of luck"}\n\n', False), AnswerPart(200, b"", True)]
     found = list(events.of(pieces))
     assert [(answer.status, answer.final) for answer in found] == [(200, False), (-1, True)]
     assert error_text(found[-1]) == "out of luck"
@@ -218,17 +228,19 @@ def test_only_events_with_tokens_are_responses_of_a_chat() -> None:
     call = {"tool_calls": [{"index": 0}]}
     usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
     begin, end, done = chunk(role="assistant", content=""), chunk(), b"data: [DONE]\n\n"
-    for last, tokens in ((chunk(usage=usage), Tokens(7, 5)), (b"", Tokens(0, 3))):
+    for last, tokens in ((chunk(usage=usage), TokenCounts(7, 5)), (b"", TokenCounts(0, 3))):
         stream = begin + chunk(content="a") + chunk(content="b") + chunk(**call) + end + last + done
-        events = Events(TokenStream())
+        events = Events(TokenEvents())
         for _ in range(2):  # a connection has one answer after another
-            found = list(events.of([Answer(200, stream[:50], False), Answer(200, stream[50:], False), Answer(200, b"", True)]))
+            found = list(
+                events.of([AnswerPart(200, stream[:50], False), AnswerPart(200, stream[50:], False), AnswerPart(200, b"", True)])
+            )
             assert [(answer.final, answer.tokens) for answer in found] == [(False, None)] * 3 + [(True, tokens)]
 
 
 def test_tokens_of_whole_answers() -> None:
-    assert tokens_of(b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}') == Tokens(3, 4)
-    assert tokens_of(b'{"usage": {"prompt_tokens": 3}}') == Tokens(3, 0), "embeddings"
+    assert tokens_of(b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}') == TokenCounts(3, 4)
+    assert tokens_of(b'{"usage": {"prompt_tokens": 3}}') == TokenCounts(3, 0), "embeddings"
     for body in (b"{}", b"[]", b"{", b'{"usage": {}}'):
         assert tokens_of(body) is None
 
@@ -247,8 +259,10 @@ def test_a_server_without_a_header_table_gets_whole_headers() -> None:
 
 def test_a_request_over_http_is_what_the_servers_decoder_expects() -> None:
     values = np.arange(4, dtype=np.float32).reshape(1, 4)
-    call = InferCall(model="a b", version="2", inputs=(Tensor("X", DataType.FP32, values),), outputs=("Y",), parameters={"p": 1})
-    head, _, body = encode_http(call, "h:1").fill(Place(7, True, False)).partition(b"\r\n\r\n")
+    call = PlannedCall(
+        model="a b", version="2", inputs=(Tensor("X", DataType.FP32, values),), outputs=("Y",), parameters={"p": 1}
+    )
+    head, _, body = encode_http(call, "h:1").fill(SequencePlace(7, True, False)).partition(b"\r\n\r\n")
     assert head.startswith(b"POST /v2/models/a%20b/versions/2/infer HTTP/1.1\r\nHost: h:1\r\n")
     length = int(head.partition(b"Inference-Header-Content-Length: ")[2])
     assert body[:length].startswith(b'{"parameters":{"p":1,"sequence_id":7,"sequence_start":true,"sequence_end":false},')
@@ -257,8 +271,8 @@ def test_a_request_over_http_is_what_the_servers_decoder_expects() -> None:
 
 
 def test_a_place_in_a_sequence_is_appended_to_a_message() -> None:
-    template = encode_grpc(InferCall(model="m", parameters={"p": True}))
-    framed = template.fill(Place(300, False, True))
+    template = encode_grpc(PlannedCall(model="m", parameters={"p": True}))
+    framed = template.fill(SequencePlace(300, False, True))
     message = message_class("inference.ModelInferRequest").FromString(framed[5:])
     assert message.parameters["sequence_id"].int64_param == 300
     assert message.parameters["sequence_start"].bool_param is False
@@ -269,9 +283,9 @@ def test_a_place_in_a_sequence_is_appended_to_a_message() -> None:
 def test_answers_are_read_as_tensors() -> None:
     body = b'{"outputs":[{"name":"A","datatype":"INT32","shape":[2],"data":[1,2]},{"name":"B","datatype":"INT8","shape":[3],'
     body += b'"parameters":{"binary_data_size":3}}]}'
-    found = read_http(Answer(200, body + b"\1\2\3", True, {"inference-header-content-length": str(len(body))}))
+    found = read_http(AnswerPart(200, body + b"\1\2\3", True, {"inference-header-content-length": str(len(body))}))
     assert [(tensor.name, tensor.array.tolist()) for tensor in found] == [("A", [1, 2]), ("B", [1, 2, 3])]
     with pytest.raises(BrokenAnswer):
-        read_http(Answer(200, b"{}", True))
+        read_http(AnswerPart(200, b"{}", True))
     with pytest.raises(BrokenAnswer):
         read_grpc(b"\xff")

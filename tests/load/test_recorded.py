@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from tpy import limits
-from tpy.load import Answer, Slot
+from tpy.load import AnswerPart, Slot
 from tpy.load import records as module
-from tpy.load.gpus import GpuUse, gpus_of, use_of
-from tpy.load.records import NO_BODY, Body, Record, Records, Response
+from tpy.load.gpus import MeasuredGpu, gpus_of, use_of
+from tpy.load.records import NO_BODY, Body, ReceivedResponse, Record, Records
 
 PAGE = """# HELP nv_gpu_utilization GPU utilization rate [0.0 - 1.0)
 # TYPE nv_gpu_utilization gauge
@@ -28,8 +28,8 @@ def slot(number: int, call: int = 0) -> Slot:
     return cast("Slot", SimpleNamespace(number=number, call=call, begun_ns=5))
 
 
-def answer(body: bytes, **headers: str) -> Answer:
-    return Answer(200, body, True, {name.replace("_", "-"): value for name, value in headers.items()})
+def answer(body: bytes, **headers: str) -> AnswerPart:
+    return AnswerPart(200, body, True, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
 def test_responses_of_requests_that_go_at_the_same_time() -> None:
@@ -40,11 +40,11 @@ def test_responses_of_requests_that_go_at_the_same_time() -> None:
     records.finished(slot(1, 7), answer(b""), 23, is_response=False)
     first = records.take()
     assert first.bodies == [Body(b"a"), Body(b"b")]
-    assert first.records == [Record(7, 5, [Response(20, 0), Response(22, 1)], 11)]
+    assert first.records == [Record(7, 5, [ReceivedResponse(20, 0), ReceivedResponse(22, 1)], 11)]
     records.finished(slot(2, 8), answer(b"c", inference_header_content_length="1"), 24, is_response=True)
     second = records.take()
     assert second.bodies == [Body(b"b"), Body(b"c", 1)], "a batch has all bodies of its records"
-    assert second.records == [Record(8, 5, [Response(21, 0), Response(24, 1)], 12)]
+    assert second.records == [Record(8, 5, [ReceivedResponse(21, 0), ReceivedResponse(24, 1)], 12)]
 
 
 def test_a_failed_request_leaves_no_record() -> None:
@@ -83,7 +83,7 @@ def test_the_use_of_a_gpu_is_that_between_the_boundaries() -> None:
         (9 * second, sample(utilization=0.0, energy_j=300.0)),
     ]
     (use,) = use_of(samples, [second, 5 * second]).values()
-    assert use == GpuUse(utilization=pytest.approx(0.6), memory_used_bytes=7.0, energy_j=pytest.approx(400.0))
+    assert use == MeasuredGpu(utilization=pytest.approx(0.6), memory_used_bytes=7.0, energy_j=pytest.approx(400.0))
     (powered,) = use_of([(second, sample(power_w=50.0))], [0, 4 * second]).values()
     assert powered.energy_j == pytest.approx(200.0)
     assert use_of(samples, []) == {}

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpy.load import Server, ServerError, Target
-from tpy.load.shared_memory import CudaMemory, Memory, NoMemory, SharedTensors, SystemMemory
+from tpy.load import MeasuredServer, ServerError, Target
+from tpy.load.shared_memory import CudaMemory, Memory, NoSharedMemory, SharedTensors, SystemMemory
 from tpy.messages import DataType, Tensor
 from tpy.testing import FakeDevice
 
@@ -17,7 +17,7 @@ FIRST = Tensor("A", DataType.FP32, np.arange(5, dtype=np.float32))
 SECOND = Tensor("B", DataType.INT64, np.array([7, 8]))
 
 
-class Registrations(Server):
+class Registrations(MeasuredServer):
     """A server that keeps what is registered."""
 
     def __init__(self, *, refuses: bool = False) -> None:
@@ -93,5 +93,5 @@ def test_a_refused_region_leaves_nothing_behind() -> None:
 
 def test_memory_that_cannot_be_had_is_said() -> None:
     shared = SharedTensors(CudaMemory(FakeDevice(0, memory_bytes=64)), Registrations(), ["X"], 1000)
-    with pytest.raises(NoMemory, match="1000 bytes of GPU memory cannot be allocated: GPU 0: out of memory"), shared:
+    with pytest.raises(NoSharedMemory, match="1000 bytes of GPU memory cannot be allocated: GPU 0: out of memory"), shared:
         raise AssertionError("it was entered")

@@ -10,13 +10,20 @@ import pytest
 
 from tpy.limits import RECORDING_ENTRY_BYTES_MAX
 from tpy.messages import Contents, DataType
-from tpy.recording.core.entries import Beginning, End, RecordedRequest, RecordedResponse, RecordedSequence, RecordedTensor
+from tpy.recording.core.entries import (
+    Beginning,
+    RecordedRequest,
+    RecordedResponse,
+    RecordedSequence,
+    RecordedTensor,
+    RecordingEnd,
+)
 from tpy.recording.core.file_format import RecordingReader, UnreadableRecording, write_entry, write_preface
 
 from .reading import read_recording
 
 BEGINNING = Beginning(server="s", server_version="1", began_ns=5, models=("a*",), sample=3, inputs=Contents.HASH)
-END = End(reason="it was stopped", dropped=2, unfinished=1)
+END = RecordingEnd(reason="it was stopped", dropped=2, unfinished=1)
 
 
 def tensor(chance: random.Random, index: int) -> RecordedTensor:
@@ -67,7 +74,7 @@ def read(data: bytes, chance: random.Random | None = None) -> tuple[list[Recorde
     return list(read_recording(blocks_of(data, chance) if chance else [data], reader)), reader
 
 
-def written(requests: Sequence[RecordedRequest], end: End | None = END) -> bytes:
+def written(requests: Sequence[RecordedRequest], end: RecordingEnd | None = END) -> bytes:
     return write_preface(BEGINNING) + b"".join(map(write_entry, requests)) + (write_entry(end) if end else b"")
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tpy.frontends.binary_tensor import write_binary
-from tpy.load import InferCall
+from tpy.load import PlannedCall
 from tpy.messages import DataType, Tensor
 from tpy.recording.core.entries import RecordedRequest, RecordedResponse, RecordedSequence, RecordedTensor
 from tpy.replay.core.comparison import Answered, compare
-from tpy.replay.core.report import Outcome, Results, render
+from tpy.replay.core.report import RequestOutcome, Results, render
 from tpy.replay.requests import Calls
 
 NAN, INF = float("nan"), float("inf")
@@ -175,7 +175,7 @@ def test_what_can_be_sent() -> None:
 
 def made(
     entries: Sequence[RecordedRequest], protocol: str, model_as: Mapping[str, str]
-) -> tuple[Calls, list[tuple[int, InferCall]]]:
+) -> tuple[Calls, list[tuple[int, PlannedCall]]]:
     """The calls, each behind the arrival of its request."""
     calls = Calls(protocol, model_as)
     return calls, [(each.arrived_ns, call) for each in entries if (call := calls.make(each)) is not None]
@@ -189,7 +189,9 @@ def test_the_report() -> None:
     for index in range(9):
         found = compare(index, requests[index], [] if index > 6 else [Answered()], {})
         took_ns = requests[index].latency_ns
-        results.answered(Outcome(model="m", recorded_ns=took_ns, replayed_ns=2_000_000, difference=found, whole=index != 3))
+        results.answered(
+            RequestOutcome(model="m", recorded_ns=took_ns, replayed_ns=2_000_000, difference=found, whole=index != 3)
+        )
     report = results.report(
         file="f", url="u", requests=12, left_out={"of a kind": 2}, seconds=1.5, file_problem="it is cut", problem="gone"
     )

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tpy.messages import DataType
-from tpy.recording.core.entries import Beginning, End, RecordedRequest, RecordedTensor
+from tpy.recording.core.entries import Beginning, RecordedRequest, RecordedTensor, RecordingEnd
 from tpy.recording.core.file_format import RecordingReader, UnreadableRecording, read_entry, write_entry, write_preface
 from tpy.replay import loading
-from tpy.replay.arrivals import Arrivals, Place
-from tpy.replay.loading import Loader, RecordingError, scan
+from tpy.replay.arrivals import EntryPlace, SortedArrivals
+from tpy.replay.loading import RecordingError, RequestLoader, scan
 from tpy.replay.requests import Calls
 
 PREFACE = write_preface(Beginning(server="s", server_version="1", began_ns=0, models=("*",)))
@@ -29,15 +29,15 @@ def write(path: Path, requests: list[RecordedRequest]) -> Path:
         file.write(PREFACE)
         for each in requests:
             file.write(write_entry(each))
-        file.write(write_entry(End(reason="r")))
+        file.write(write_entry(RecordingEnd(reason="r")))
     return path
 
 
 @pytest.mark.parametrize("run_requests", [1, 7, 100, 10_000])
 def test_places_come_in_the_order_of_arrival_whatever_the_length_of_a_run(run_requests: int) -> None:
     chance = random.Random(run_requests)
-    places = [Place(chance.randrange(500), at, 9) for at in range(2500)]
-    with Arrivals(run_requests) as arrivals:
+    places = [EntryPlace(chance.randrange(500), at, 9) for at in range(2500)]
+    with SortedArrivals(run_requests) as arrivals:
         for each in places:
             arrivals.add(each)
         assert list(arrivals) == sorted(places)
@@ -55,13 +55,13 @@ def test_no_more_is_held_than_the_bounds_say(tmp_path: Path, monkeypatch: pytest
         file.write(PREFACE)
         for index, size in enumerate(sizes):
             file.write(write_entry(request(chance.randrange(1000) * 1000 + index, size)))
-        file.write(write_entry(End(reason="r")))
+        file.write(write_entry(RecordingEnd(reason="r")))
     reader, arrived = RecordingReader(), []
     tracemalloc.start()
     try:
-        with Arrivals() as arrivals:
+        with SortedArrivals() as arrivals:
             scan(path, reader, arrivals)
-            with Loader(path, arrivals, Calls("grpc-stream", {}), in_flight_max=1) as loader:
+            with RequestLoader(path, arrivals, Calls("grpc-stream", {}), in_flight_max=1) as loader:
                 loaded = loader.wait_first()
                 while not loader.ended:
                     if loaded is not None:
@@ -82,10 +82,10 @@ def test_no_more_is_held_than_the_bounds_say(tmp_path: Path, monkeypatch: pytest
 
 def test_a_file_that_changes_meanwhile_ends_the_replay_with_the_reason(tmp_path: Path) -> None:
     path = write(tmp_path / "r", [request(index, 10) for index in range(5)])
-    with Arrivals() as arrivals:
+    with SortedArrivals() as arrivals:
         scan(path, RecordingReader(), arrivals)
         path.write_bytes(path.read_bytes()[:-100])
-        with Loader(path, arrivals, Calls("grpc-stream", {}), in_flight_max=1) as loader:
+        with RequestLoader(path, arrivals, Calls("grpc-stream", {}), in_flight_max=1) as loader:
             assert loader.wait_first() is not None
             while not loader.ended:
                 loader.next_nowait()
@@ -95,19 +95,19 @@ def test_a_file_that_changes_meanwhile_ends_the_replay_with_the_reason(tmp_path:
 def test_an_entry_of_another_kind_or_length_is_no_request() -> None:
     whole = write_entry(request(1, 3))
     assert read_entry(whole) == request(1, 3)
-    for wrong in (b"", whole[:-1], whole + b"x", whole[:-1] + b"x", write_entry(End(reason="r"))):
+    for wrong in (b"", whole[:-1], whole + b"x", whole[:-1] + b"x", write_entry(RecordingEnd(reason="r"))):
         with pytest.raises(UnreadableRecording, match="changed while it was read"):
             read_entry(wrong)
 
 
 def test_times_that_no_clock_has(tmp_path: Path) -> None:
     path = write(tmp_path / "r", [request(2**63, 1)])
-    with Arrivals() as arrivals, pytest.raises(RecordingError):
+    with SortedArrivals() as arrivals, pytest.raises(RecordingError):
         scan(path, RecordingReader(), arrivals)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with Arrivals() as arrivals:
+    with SortedArrivals() as arrivals:
         with pytest.raises(RecordingError, match="Is a directory"):
             scan(tmp_path, RecordingReader(), arrivals)
         with pytest.raises(RecordingError, match="No such file"):

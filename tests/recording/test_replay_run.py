@@ -16,7 +16,14 @@ import pytest
 from tpy.cli.parsing import UsageError
 from tpy.cli.replay import DIFFERENT, EQUAL, FAILED, Wanted, run
 from tpy.messages import DataType
-from tpy.recording.core.entries import Beginning, End, RecordedRequest, RecordedResponse, RecordedSequence, RecordedTensor
+from tpy.recording.core.entries import (
+    Beginning,
+    RecordedRequest,
+    RecordedResponse,
+    RecordedSequence,
+    RecordedTensor,
+    RecordingEnd,
+)
 from tpy.recording.core.file_format import write_entry, write_preface
 
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
@@ -105,7 +112,7 @@ def recording(path: Path, *outputs: float, cut: bool = False) -> Path:
     ]
     beginning = Beginning(server="s", server_version="1", began_ns=0, models=("*",))
     data = write_preface(beginning) + b"".join(map(write_entry, reversed(entries)))
-    path.write_bytes(data if cut else data + write_entry(End(reason="r")))
+    path.write_bytes(data if cut else data + write_entry(RecordingEnd(reason="r")))
     return path
 
 

@@ -8,8 +8,8 @@ from html import escape
 import msgspec
 
 from tpy.analyze.core.goal import METRICS, Figures, Goal, Row
-from tpy.analyze.core.space import Candidate, Dimension, Value
-from tpy.analyze.running import Outcome
+from tpy.analyze.core.space import CandidateConfig, SettingRange, Value
+from tpy.analyze.running import AnalysisOutcome
 from tpy.plots import Bar, Dot, bar_plot, dot_plot, table
 from tpy.plots import page as html_page
 
@@ -28,7 +28,7 @@ class _View(msgspec.Struct, frozen=True):
         return None if row is None else row.figures if self.alone else row.parts.get(self.model)
 
 
-def page(outcome: Outcome, best: Row | None) -> str:
+def page(outcome: AnalysisOutcome, best: Row | None) -> str:
     """The whole page."""
     plan = outcome.plan
     title = f"Configurations of {plan.name}"
@@ -57,18 +57,18 @@ def page(outcome: Outcome, best: Row | None) -> str:
     return html_page(title, parts)
 
 
-def _scatter(outcome: Outcome, view: _View, best: Row | None) -> str:
+def _scatter(outcome: AnalysisOutcome, view: _View, best: Row | None) -> str:
     measured = [(row, figures) for row in outcome.rows if (figures := view.figures(row)) is not None]
     if not measured:
         return "<p>Nothing was measured.</p>"
     bounds = [one.maximum for one in view.goal.constraints if one.metric == "perf_latency_p99" and one.maximum]
-    order = sorted(measured, key=lambda one: (one[0] == best, one[0].point.candidate == Candidate()))
+    order = sorted(measured, key=lambda one: (one[0] == best, one[0].point.candidate == CandidateConfig()))
     dots = [
         Dot(
             x=figures.throughput,
             y=figures.p99_ms,
             label=f"{row.point.candidate}, {outcome.plan.level_text(row.point.concurrency)}: {_summary(figures)}",
-            kind="good" if row == best else "other" if row.point.candidate == Candidate() else "",
+            kind="good" if row == best else "other" if row.point.candidate == CandidateConfig() else "",
         )
         for row, figures in order
     ]
@@ -76,7 +76,7 @@ def _scatter(outcome: Outcome, view: _View, best: Row | None) -> str:
     return dot_plot(title, dots, across="inferences per second", up="p99, ms", bounds=bounds)
 
 
-def _bars(outcome: Outcome, views: Sequence[_View], dimension: Dimension, best: Row | None) -> str:
+def _bars(outcome: AnalysisOutcome, views: Sequence[_View], dimension: SettingRange, best: Row | None) -> str:
     """For each value of a setting the best that was measured with it: for the model of the setting, or the first."""
     goal = outcome.plan.goal
     view = next((view for view in views if view.model == dimension.model), views[0])
@@ -111,7 +111,7 @@ def _summary(figures: Figures) -> str:
     return f"{figures.throughput:.1f} infer/s, p99 {figures.p99_ms:.2f} ms"
 
 
-def _table(outcome: Outcome) -> str:
+def _table(outcome: AnalysisOutcome) -> str:
     goal = outcome.plan.goal
     level = "requests/s" if outcome.plan.by_rate else "clients"
     headings = ("", "configuration", level, "infer/s", "p50 ms", "p99 ms", "memory MB", "")

@@ -9,20 +9,20 @@ import msgspec
 
 from tpy.analyze.core.goal import Figures, Row, together
 from tpy.analyze.core.space import REQUEST_BATCH, Point
-from tpy.analyze.places import Access
+from tpy.analyze.places import ServerAccess
 from tpy.analyze.plan import AnalysisError, LoadPlan, Profile
 from tpy.load import (
-    InferCall,
     Level,
-    Load,
+    LevelResult,
+    MeasuredServer,
     Meter,
     ModelFacts,
-    Result,
+    PlannedCall,
     Rules,
     SequenceSettings,
-    Server,
     Target,
     Template,
+    Workload,
     encode_grpc,
     encode_http,
 )
@@ -41,11 +41,11 @@ class NotAsAsked(Exception):
     """A configuration that cannot be measured. `str()` says why."""
 
 
-def meter_of(profile: Profile, access: Access, point: Point) -> Meter:
+def meter_of(profile: Profile, access: ServerAccess, point: Point) -> Meter:
     """The meter of a model that is loaded. Raises NotAsAsked, AnalysisError, ServerError."""
     load = profile.load
     protocol = "grpc-stream" if load.streaming else load.protocol
-    facts = Server(access.target(protocol), access.headers).model(profile.model)
+    facts = MeasuredServer(access.target(protocol), access.headers).model(profile.model)
     if facts.decoupled:
         protocol = "grpc-stream"  # over HTTP a decoupled model cannot answer
     target = access.target(protocol)
@@ -53,7 +53,7 @@ def meter_of(profile: Profile, access: Access, point: Point) -> Meter:
     if batch > 1 and batch > facts.max_batch_size:
         raise NotAsAsked(f"requests of {batch} do not fit into max_batch_size {facts.max_batch_size}")
     return Meter(
-        Load(
+        Workload(
             target=target,
             model=facts.name,
             streams=_encoded(access, target, facts, load, batch),
@@ -68,7 +68,7 @@ def meter_of(profile: Profile, access: Access, point: Point) -> Meter:
             percentile=load.percentile,
             warmup_s=load.window_s * _WARM_UP,
         ),
-        server=Server(target, access.headers),
+        server=MeasuredServer(target, access.headers),
         local=access.local,
     )
 
@@ -80,11 +80,11 @@ def level_of(profile: Profile, point: Point, *, by_rate: bool) -> Level:
     return Level(concurrency=point.concurrency)
 
 
-def _encoded(access: Access, target: Target, facts: ModelFacts, load: LoadPlan, batch: int) -> list[list[Template]]:
+def _encoded(access: ServerAccess, target: Target, facts: ModelFacts, load: LoadPlan, batch: int) -> list[list[Template]]:
     """The requests. Raises AnalysisError for data that do not fit the model."""
     parameters = {"triton_enable_empty_final_response": True} if target.protocol == "grpc-stream" else {}
     calls = [
-        [InferCall(model=facts.name, inputs=entry.inputs, parameters=parameters) for entry in stream]
+        [PlannedCall(model=facts.name, inputs=entry.inputs, parameters=parameters) for entry in stream]
         for stream in _data(facts, load, batch)
     ]
     if target.protocol != "http":
@@ -115,7 +115,7 @@ def _sequences(load: LoadPlan) -> SequenceSettings:
 
 
 def row_of(
-    point: Point, results: Mapping[str, Result], memory: Mapping[str, Mapping[str, float]], *, empty_bytes: int = 0
+    point: Point, results: Mapping[str, LevelResult], memory: Mapping[str, Mapping[str, float]], *, empty_bytes: int = 0
 ) -> Row:
     """The row of a measurement. `memory`: megabytes by its type, CPU or GPU, of each model, as the server's statistics say.
 
@@ -132,7 +132,7 @@ def row_of(
     return Row(point=point, figures=figures, parts=parts if len(parts) > 1 else {}, problem=problem)
 
 
-def _figures(result: Result, memory_mb: Mapping[str, float]) -> Figures:
+def _figures(result: LevelResult, memory_mb: Mapping[str, float]) -> Figures:
     latencies, server = result.latencies, result.server
     percentiles = {f"p{percent}_ms": latencies.percentile_ns(percent) / _NS_PER_MS for percent in (50, 90, 95, 99)}
     succeeded = server.success.count if server is not None else 0

@@ -14,7 +14,7 @@ from tpy.analyze.model_analyzer_fields import MODEL, TOP, WITHOUT_EFFECT, Option
 from tpy.analyze.plan import AnalysisError
 
 
-class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+class AnalyzedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model of the file, and the options that are for it alone."""
 
     name: str
@@ -25,7 +25,7 @@ class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The file as options of the command line, and lines about keys without effect."""
 
     options: Options
-    models: tuple[ModelSettings, ...]
+    models: tuple[AnalyzedModel, ...]
     warnings: tuple[str, ...] = ()
 
 
@@ -51,7 +51,7 @@ def read_settings(document: Mapping[str, Any]) -> FileSettings:
     """The options of a file's content. Raises AnalysisError with the field."""
     options: Options = {}
     search: dict[str, int] = {}
-    models: tuple[ModelSettings, ...] = ()
+    models: tuple[AnalyzedModel, ...] = ()
     warnings: list[str] = []
     for name, value in document.items():
         if name == "profile_models":
@@ -88,7 +88,7 @@ def _apply_search(search: Mapping[str, int], options: Options) -> None:
             options[option] = f"{low if low is not None else least}:{high if high is not None else most}{step}"
 
 
-def _models(value: Any, warnings: list[str]) -> tuple[ModelSettings, ...]:
+def _models(value: Any, warnings: list[str]) -> tuple[AnalyzedModel, ...]:
     if isinstance(value, str):
         value = [name.strip() for name in value.split(",")]
     if isinstance(value, dict):
@@ -98,7 +98,7 @@ def _models(value: Any, warnings: list[str]) -> tuple[ModelSettings, ...]:
     found = []
     for entry in value:
         if isinstance(entry, str):
-            found.append(ModelSettings(name=entry, options={}))
+            found.append(AnalyzedModel(name=entry, options={}))
             continue
         if not isinstance(entry, dict) or len(entry) != 1:
             raise AnalysisError("profile_models: expected a name, or a name with its fields")
@@ -107,5 +107,5 @@ def _models(value: Any, warnings: list[str]) -> tuple[ModelSettings, ...]:
         for field, given in (fields or {}).items():
             read_field(MODEL, str(field), given, options, f"profile_models.{name}.")
         warnings += options.pop("warnings", ())
-        found.append(ModelSettings(name=str(name), options=options))
+        found.append(AnalyzedModel(name=str(name), options=options))
     return tuple(found)

@@ -12,7 +12,7 @@ from tpy.load import Target
 from tpy.load.local import LocalServer
 
 
-class Access(msgspec.Struct, frozen=True, kw_only=True):
+class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
     """The server as it can be reached now."""
 
     models: ServedModels
@@ -29,10 +29,10 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return self.http if protocol == "http" else msgspec.structs.replace(self.grpc, protocol=protocol)
 
 
-class Place(Protocol):
+class ServerPlace(Protocol):
     """A server that may have to be started again."""
 
-    def access(self) -> Access:
+    def access(self) -> ServerAccess:
         """The running server. Raises AnalysisError."""
         ...
 
@@ -51,9 +51,9 @@ class OwnPlace:
     def __init__(self, server: OwnServer) -> None:
         self._server = server
 
-    def access(self) -> Access:
+    def access(self) -> ServerAccess:
         server = self._server
-        return Access(
+        return ServerAccess(
             models=ServedModels("127.0.0.1", server.http_port),
             http=Target(host="127.0.0.1", port=server.http_port),
             grpc=Target(host="127.0.0.1", port=server.grpc_port, protocol="grpc"),
@@ -77,10 +77,10 @@ class OwnPlace:
 class RunningPlace:
     """A server that runs."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ServerAccess) -> None:
         self._access = access
 
-    def access(self) -> Access:
+    def access(self) -> ServerAccess:
         return self._access
 
     def renew(self) -> None:

@@ -68,7 +68,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     load: LoadPlan = LoadPlan()
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class AnalysisPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One analysis: of a model, or of several that are under load at the same time."""
 
     profiles: tuple[Profile, ...]

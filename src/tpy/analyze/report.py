@@ -11,9 +11,9 @@ import msgspec
 import orjson
 
 from tpy.analyze.core.goal import METRICS, Figures, Goal, Row
-from tpy.analyze.core.space import Candidate, changed
+from tpy.analyze.core.space import CandidateConfig, changed
 from tpy.analyze.html_report import page
-from tpy.analyze.running import Outcome
+from tpy.analyze.running import AnalysisOutcome
 from tpy.config import ModelConfig, format_pbtxt, parse_pbtxt
 
 _ROWS_SHOWN = 15
@@ -21,7 +21,7 @@ _TITLE = 20
 _FIELDS = tuple(field for field in Figures.__struct_fields__)
 
 
-def table(outcome: Outcome) -> str:
+def table(outcome: AnalysisOutcome) -> str:
     """The ranked configurations for a terminal."""
     goal = outcome.plan.goal
     ranked = goal.ranked(outcome.rows)
@@ -64,13 +64,13 @@ def _cells(figures: Figures | None) -> tuple[str, ...]:
     return (f"{figures.throughput:.1f}", *(f"{value:.2f}" for value in times), f"{figures.batch:.1f}", memory)
 
 
-def winner(outcome: Outcome) -> Row | None:
+def winner(outcome: AnalysisOutcome) -> Row | None:
     """The best row that meets the constraints."""
     ranked = outcome.plan.goal.ranked(outcome.rows)
     return ranked[0] if ranked and outcome.plan.goal.meets(ranked[0]) else None
 
 
-def comparison(outcome: Outcome, best: Row) -> list[str]:
+def comparison(outcome: AnalysisOutcome, best: Row) -> list[str]:
     """The winner's figures beside the default's, and the settings that differ."""
     default = outcome.default
     lines = [f"{'':<{_TITLE}}{'this':>12}{'default':>12}"]
@@ -103,7 +103,7 @@ def _compared(here: Figures | None, there: Figures | None) -> list[str]:
     return lines
 
 
-def configurations(outcome: Outcome, best: Row, repositories: Sequence[Path]) -> dict[str, str]:
+def configurations(outcome: AnalysisOutcome, best: Row, repositories: Sequence[Path]) -> dict[str, str]:
     """The winner's config.pbtxt of each model, with the reason as a comment: the files' own fields and the settings."""
     found = {}
     chosen = dict(best.point.candidate.settings)
@@ -131,7 +131,7 @@ def _file_config(name: str, repositories: Sequence[Path]) -> ModelConfig | None:
     return None
 
 
-def csv_text(outcome: Outcome) -> str:
+def csv_text(outcome: AnalysisOutcome) -> str:
     """Every measured point, the best first, in columns; a line for each model that was measured."""
     plan = outcome.plan
     labels = [one.label for one in outcome.space.dimensions]
@@ -154,12 +154,12 @@ def _shown(value: object) -> str:
     return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value).lower()
 
 
-def _settings(outcome: Outcome, candidate: Candidate) -> Mapping[str, object]:
+def _settings(outcome: AnalysisOutcome, candidate: CandidateConfig) -> Mapping[str, object]:
     chosen = dict(candidate.settings)
     return {one.label: chosen.get(one.label, one.default) for one in outcome.space.dimensions}
 
 
-def json_text(outcome: Outcome) -> bytes:
+def json_text(outcome: AnalysisOutcome) -> bytes:
     """The same as JSON, with goal and end."""
     best, goal = winner(outcome), outcome.plan.goal
     document = {
@@ -176,7 +176,7 @@ def json_text(outcome: Outcome) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_INDENT_2)
 
 
-def _document(outcome: Outcome, row: Row) -> Mapping[str, object]:
+def _document(outcome: AnalysisOutcome, row: Row) -> Mapping[str, object]:
     return {
         "settings": _settings(outcome, row.point.candidate),
         "concurrency": row.point.concurrency,
@@ -187,7 +187,7 @@ def _document(outcome: Outcome, row: Row) -> Mapping[str, object]:
     }
 
 
-def write_files(outcome: Outcome, repositories: Sequence[Path]) -> list[Path]:
+def write_files(outcome: AnalysisOutcome, repositories: Sequence[Path]) -> list[Path]:
     """Write all results. Returns the files."""
     folder, best = outcome.plan.output, winner(outcome)
     files: dict[str, bytes] = {"results.csv": csv_text(outcome).encode(), "results.json": json_text(outcome)}

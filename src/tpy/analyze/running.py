@@ -15,19 +15,19 @@ from tpy.analyze.core.fields import FieldError
 from tpy.analyze.core.goal import Row, average
 from tpy.analyze.core.optuna_search import optuna
 from tpy.analyze.core.search import Search, brute, quick
-from tpy.analyze.core.space import REQUEST_BATCH, Candidate, Point, Space, changed, is_served, make_space, read
+from tpy.analyze.core.space import REQUEST_BATCH, CandidateConfig, Point, Space, changed, is_served, make_space, read
 from tpy.analyze.measuring import NotAsAsked, level_line, level_of, meter_of, row_of
-from tpy.analyze.places import Place, RunningPlace
-from tpy.analyze.plan import AnalysisError, Plan, Profile
+from tpy.analyze.places import RunningPlace, ServerPlace
+from tpy.analyze.plan import AnalysisError, AnalysisPlan, Profile
 from tpy.analyze.server import ServedModels
 from tpy.config import ModelConfig, to_json
 from tpy.load import ServerError, measure_together
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class AnalysisOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """All that was measured. `base` are the default configurations; `interrupted` and `lost` say why it ended early."""
 
-    plan: Plan
+    plan: AnalysisPlan
     space: Space
     base: Mapping[str, ModelConfig]
     rows: tuple[Row, ...]
@@ -38,7 +38,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def default(self) -> Row | None:
         """The best row of the configuration as it is."""
-        ranked = self.plan.goal.ranked(row for row in self.rows if row.point.candidate == Candidate())
+        ranked = self.plan.goal.ranked(row for row in self.rows if row.point.candidate == CandidateConfig())
         return ranked[0] if ranked else None
 
 
@@ -49,11 +49,11 @@ class ServerGone(Exception):
 class Analysis:
     """One analysis on one server."""
 
-    def __init__(self, plan: Plan, place: Place, progress: Callable[[str], None]) -> None:
+    def __init__(self, plan: AnalysisPlan, place: ServerPlace, progress: Callable[[str], None]) -> None:
         self._plan = plan
         self._place = place
         self._progress = progress
-        self._loaded: Candidate | None = None
+        self._loaded: CandidateConfig | None = None
         self._was_loaded: dict[str, ModelConfig | None] = {}
         """The configurations of the models before the analysis, None: not loaded."""
 
@@ -63,7 +63,7 @@ class Analysis:
         self._measured = 0
         self._members: dict[str, tuple[str, ...]] = {}
 
-    def run(self) -> Outcome:
+    def run(self) -> AnalysisOutcome:
         """Search. Ctrl-C ends it with what was measured. Raises AnalysisError when it cannot begin."""
         interrupted, lost, reused = False, "", 0
         try:
@@ -80,7 +80,7 @@ class Analysis:
             lost = str(error)
         finally:
             self._restore()
-        return Outcome(
+        return AnalysisOutcome(
             plan=self._plan,
             space=self._space,
             base=self._base,
@@ -240,7 +240,7 @@ class Analysis:
         by_model = {profile.model: result for profile, result in zip(profiles, results, strict=True)}
         return row_of(point, by_model, memory, empty_bytes=access.empty_bytes)
 
-    def _load(self, candidate: Candidate) -> None:
+    def _load(self, candidate: CandidateConfig) -> None:
         """Load the models with a candidate's configuration, and see that the server took it."""
         if self._plan.goal.names("cpu_used_ram"):
             self._place.renew()

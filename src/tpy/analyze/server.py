@@ -20,7 +20,7 @@ from tpy.analyze.plan import AnalysisError
 from tpy.config import ConfigError, ModelConfig, parse_json, to_json
 from tpy.load.links import Target
 from tpy.load.local import LocalServer
-from tpy.load.server import Server, ServerError
+from tpy.load.server import MeasuredServer, ServerError
 
 _START_S = 120.0
 _STOP_S = 60.0
@@ -34,7 +34,7 @@ class ServedModels:
 
     def __init__(self, host: str, port: int, headers: Mapping[str, str] | None = None) -> None:
         self.http = Target(host=host, port=port)
-        self._server = Server(self.http, headers)
+        self._server = MeasuredServer(self.http, headers)
 
     def config(self, model: str) -> ModelConfig | None:
         """The complete configuration of a loaded model, None: it is not loaded. Raises AnalysisError, ServerError."""

@@ -15,7 +15,7 @@ from tpy.cli.server_address import parse_headers
 
 if TYPE_CHECKING:
     from tpy.analyze.core.space import Value, Wishes
-    from tpy.analyze.plan import LoadPlan, Plan, Profile
+    from tpy.analyze.plan import AnalysisPlan, LoadPlan, Profile
 
 Options = Mapping[str, Any]
 
@@ -54,15 +54,15 @@ def server_of(options: Options) -> ServerPlan:
     )
 
 
-def plan_of(model: str, options: Options, *, several: bool) -> Plan:
+def plan_of(model: str, options: Options, *, several: bool) -> AnalysisPlan:
     """The analysis of a model. Raises UsageError, AnalysisError."""
     from tpy.analyze.core.optuna_search import OptunaSettings
-    from tpy.analyze.plan import Plan, parse_numbers
+    from tpy.analyze.plan import AnalysisPlan, parse_numbers
 
     levels = parse_numbers(str(options["rate"] or options["concurrency"]), minimum=1)
     folder = Path(str(options["output"])) if options["output"] else Path("tpy-analyze")
     checkpoints = Path(str(options["checkpoint_directory"])) if options["checkpoint_directory"] else None
-    return Plan(
+    return AnalysisPlan(
         profiles=(_profile(model, options),),
         concurrencies=tuple(int(str(level)) for level in levels),
         by_rate=bool(options["rate"]),
@@ -80,7 +80,7 @@ def plan_of(model: str, options: Options, *, several: bool) -> Plan:
     )
 
 
-def together(plans: Sequence[Plan], options: Options) -> Plan:
+def together(plans: Sequence[AnalysisPlan], options: Options) -> AnalysisPlan:
     """One analysis of several models at the same time. Raises UsageError when their loads are not the same."""
     first, names = plans[0], "+".join(profile.model for plan in plans for profile in plan.profiles)
     for plan in plans[1:]:

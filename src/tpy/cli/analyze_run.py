@@ -17,9 +17,9 @@ from tpy.cli.server_address import parse_address
 
 if TYPE_CHECKING:
     from tpy.analyze.model_analyzer import FileSettings
-    from tpy.analyze.places import Place
-    from tpy.analyze.plan import Plan
-    from tpy.analyze.running import Outcome
+    from tpy.analyze.places import ServerPlace
+    from tpy.analyze.plan import AnalysisPlan
+    from tpy.analyze.running import AnalysisOutcome
 
 _INTERRUPTED = 130
 _HTTP_PORT = 8000
@@ -58,7 +58,7 @@ def run(models: Sequence[str], given: Mapping[str, Any], *, is_given: Callable[[
 
 def _runs(
     models: Sequence[str], options: Mapping[str, Any], settings: FileSettings | None, is_given: Callable[[str], bool]
-) -> list[tuple[Plan, ServerPlan]]:
+) -> list[tuple[AnalysisPlan, ServerPlan]]:
     """The analyses, each with its server. Raises UsageError."""
     profiles = {} if settings is None else {profile.name: profile.options for profile in settings.models}
     names = list(dict.fromkeys(models)) or list(profiles)
@@ -87,7 +87,7 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def _require_searchable(plan: Plan) -> None:
+def _require_searchable(plan: AnalysisPlan) -> None:
     """Raises UsageError for a search that needs what is not installed."""
     from tpy.analyze.core.optuna_search import is_optuna_installed
 
@@ -105,19 +105,19 @@ def _require_writable(folder: Path, option: str = "--output") -> None:
         raise UsageError(f"{option} {folder}: {error.strerror}") from None
 
 
-def _analyze(plan: Plan, server: ServerPlan, *, as_json: bool) -> int:
-    from tpy.analyze.places import Access, OwnPlace, RunningPlace
+def _analyze(plan: AnalysisPlan, server: ServerPlan, *, as_json: bool) -> int:
+    from tpy.analyze.places import OwnPlace, RunningPlace, ServerAccess
     from tpy.analyze.running import Analysis
     from tpy.analyze.server import OwnServer, ServedModels
     from tpy.cli.serve_target import require_repository
     from tpy.load import Target
 
     with ExitStack() as stack:
-        place: Place
+        place: ServerPlace
         if server.url:
             host, port = parse_address(server.url, _HTTP_PORT)
             grpc_host, grpc_port = parse_address(server.grpc_url or f"{host}:8001", 8001)
-            access = Access(
+            access = ServerAccess(
                 models=ServedModels(host, port, server.headers),
                 http=Target(host=host, port=port),
                 grpc=Target(host=grpc_host, port=grpc_port, protocol="grpc", metadata=tuple(server.headers.items())),
@@ -135,7 +135,7 @@ def _analyze(plan: Plan, server: ServerPlan, *, as_json: bool) -> int:
     return _report(outcome, server.repositories, as_json=as_json)
 
 
-def _report(outcome: Outcome, repositories: Sequence[Path], *, as_json: bool) -> int:
+def _report(outcome: AnalysisOutcome, repositories: Sequence[Path], *, as_json: bool) -> int:
     from tpy.analyze.report import comparison, json_text, table, winner, write_files
 
     if not outcome.rows:

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 import orjson
 
 from tpy.frontends.binary_tensor import write_binary
-from tpy.load import Answer, BrokenAnswer, read_http
+from tpy.load import AnswerPart, BrokenAnswer, read_http
 from tpy.load.asking import NoReply, ask, ask_for_pieces
 from tpy.load.calls import reported_error
 from tpy.load.core.http1 import EventSplitter
@@ -126,7 +126,7 @@ class Client:
                 f"{self._host}:{self._port}{path} did not answer with JSON: it is not the HTTP port of a model server"
             ) from None
 
-    def _ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def _ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> AnswerPart:
         merged = {**self._headers, **headers}
         with self._reported():
             answer = ask(

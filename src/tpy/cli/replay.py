@@ -16,7 +16,7 @@ from tpy.cli.connecting import TlsOptions
 from tpy.cli.parsing import UsageError
 from tpy.cli.server_address import parse_address, parse_headers, port_of_server
 from tpy.load import Target
-from tpy.replay.core.report import Report, render
+from tpy.replay.core.report import ReplayReport, render
 from tpy.replay.loading import RecordingError
 from tpy.replay.requests import HTTP
 from tpy.replay.run import ReplayOptions, replay
@@ -81,7 +81,7 @@ def run(wanted: Wanted) -> int:
     return DIFFERENT if report.different else EQUAL
 
 
-def _print(report: Report, place: str) -> None:
+def _print(report: ReplayReport, place: str) -> None:
     document = msgspec.json.format(msgspec.json.encode(report), indent=2)
     if place == _STANDARD_OUTPUT:
         click.echo(document.decode())

@@ -3,15 +3,15 @@
 A client in steps, all of them without Trio, for programs that do nothing else:
 
 * `Target` says which server and which protocol: "http", "grpc", "grpc-stream" (ModelStreamInfer), "sse" (answers in pieces).
-* `Server(target)` asks for metadata, configuration and statistics of a model.
-* `InferCall` is a request of tensors; `encode_http` and `encode_grpc` make a `Template` of it, whose `fill` gives the bytes, with
-  a place in a sequence where wanted. `read_http` and `read_grpc` give the tensors of an answer.
+* `MeasuredServer(target)` asks for metadata, configuration and statistics of a model.
+* `PlannedCall` is a request of tensors; `encode_http` and `encode_grpc` make a `Template` of it, whose `fill` gives the bytes,
+  with a place in a sequence where wanted. `read_http` and `read_grpc` give the tensors of an answer.
 * `Driver(target, schedule, calls, observer, slots=...)` runs in the caller's thread until the schedule is done: it begins a
   request whenever `schedule.take(now_ns)` says so (`ClosedLoop`, `OpenLoop`, or a class of the caller's), takes its bytes from
   `calls` (the caller's number, and the bytes), and hands the answer with that number, `slot.call`, to `observer`.
 * `Meter(load, rules).measure(level)` does this in separate processes, in windows until they are stable, and returns a
-  `Result`: histograms of latencies, throughput, errors, the server's statistics, CPU time and memory. `measure_together(meters,
-  level)` measures several loads at the same time.
+  `LevelResult`: histograms of latencies, throughput, errors, the server's statistics, CPU time and memory.
+  `measure_together(meters, level)` measures several loads at the same time.
 
 `core/` has what decides and what reads bytes, without clocks and sockets. Nothing here knows tpy's server: no model is loaded, no
 configuration changed.
@@ -20,9 +20,9 @@ configuration changed.
 from tpy.load.calls import (
     GrpcTemplate,
     HttpTemplate,
-    InferCall,
-    Place,
+    PlannedCall,
     RawTemplate,
+    SequencePlace,
     Template,
     encode_grpc,
     encode_http,
@@ -30,46 +30,46 @@ from tpy.load.calls import (
     read_grpc,
     read_http,
 )
-from tpy.load.core.answers import Answer, BrokenAnswer
-from tpy.load.core.histogram import Histogram
+from tpy.load.core.answers import AnswerPart, BrokenAnswer
+from tpy.load.core.histogram import LatencyHistogram
 from tpy.load.core.schedules import ClosedLoop, OpenLoop, Schedule
-from tpy.load.driving import SUCCESS, Calls, Driver, Observer, ServerLost, Slot
+from tpy.load.driving import SUCCESS, CallSource, Driver, Observer, ServerLost, Slot
 from tpy.load.exchange import SequenceSettings
 from tpy.load.links import Target, Tls
-from tpy.load.measuring import Level, Load, Meter, Result, Rules, measure_together
-from tpy.load.server import ModelFacts, Server, ServerError, Statistics
+from tpy.load.measuring import Level, LevelResult, Meter, Rules, Workload, measure_together
+from tpy.load.server import MeasuredServer, ModelFacts, ServerError, ServerStatistics
 
 __all__ = [
     "SUCCESS",
-    "Answer",
+    "AnswerPart",
     "BrokenAnswer",
-    "Calls",
+    "CallSource",
     "ClosedLoop",
     "Driver",
     "GrpcTemplate",
-    "Histogram",
     "HttpTemplate",
-    "InferCall",
+    "LatencyHistogram",
     "Level",
-    "Load",
+    "LevelResult",
+    "MeasuredServer",
     "Meter",
     "ModelFacts",
     "Observer",
     "OpenLoop",
-    "Place",
+    "PlannedCall",
     "RawTemplate",
-    "Result",
     "Rules",
     "Schedule",
+    "SequencePlace",
     "SequenceSettings",
-    "Server",
     "ServerError",
     "ServerLost",
+    "ServerStatistics",
     "Slot",
-    "Statistics",
     "Target",
     "Template",
     "Tls",
+    "Workload",
     "encode_grpc",
     "encode_http",
     "error_text",

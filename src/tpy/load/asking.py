@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 
-from tpy.load.core.answers import Answer
+from tpy.load.core.answers import AnswerPart
 
 _SHOWN = 24
 _PIECE_BYTES = 65_536
@@ -27,7 +27,7 @@ def ask(
     headers: Mapping[str, str] | None = None,
     context: ssl.SSLContext | None = None,
     bytes_max: int | None = None,
-) -> Answer:
+) -> AnswerPart:
     """Send a request and read the answer, `bytes_max` of it at most. `context` None: not encrypted. Raises NoReply."""
     with _exchange(address, method, path, body, timeout_s=timeout_s, headers=headers, context=context) as response:
         content = response.read(bytes_max)
@@ -43,7 +43,7 @@ def ask_for_pieces(
     timeout_s: float,
     headers: Mapping[str, str] | None = None,
     context: ssl.SSLContext | None = None,
-) -> Generator[Answer]:
+) -> Generator[AnswerPart]:
     """As `ask`, with the answer in pieces as they come. `timeout_s` is the longest wait for one of them."""
     with _exchange(address, method, path, body, timeout_s=timeout_s, headers=headers, context=context) as response:
         while piece := response.read1(_PIECE_BYTES):
@@ -51,8 +51,8 @@ def ask_for_pieces(
     yield _answer(response, b"", final=True)
 
 
-def _answer(response: http.client.HTTPResponse, content: bytes, *, final: bool) -> Answer:
-    return Answer(response.status, content, final, {name.lower(): value for name, value in response.headers.items()})
+def _answer(response: http.client.HTTPResponse, content: bytes, *, final: bool) -> AnswerPart:
+    return AnswerPart(response.status, content, final, {name.lower(): value for name, value in response.headers.items()})
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import orjson
 
 from tpy.errors import TpyError
 from tpy.frontends.binary_tensor import read_binary, write_binary
-from tpy.load.core.answers import Answer, BrokenAnswer
+from tpy.load.core.answers import AnswerPart, BrokenAnswer
 from tpy.load.core.http2 import frame_message
 from tpy.messages import DataType, Tensor
 from tpy.messages.datatypes import BY_WORD
@@ -27,7 +27,7 @@ _COMPRESSION_LEVEL = 6
 _HEADER = "Inference-Header-Content-Length"
 
 
-class InferCall(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedCall(msgspec.Struct, frozen=True, kw_only=True):
     """An inference request. `outputs` empty: all of them. `binary_inputs`, `binary_outputs`: over HTTP, else JSON.
 
     `input_regions` and `output_regions`: name, offset and bytes in a registered region of shared memory, for tensors by name.
@@ -45,7 +45,7 @@ class InferCall(msgspec.Struct, frozen=True, kw_only=True):
     output_regions: Mapping[str, Mapping[str, Parameter]] = {}
 
 
-class Place(msgspec.Struct, frozen=True):
+class SequencePlace(msgspec.Struct, frozen=True):
     """The place of a request in a sequence."""
 
     sequence: int
@@ -63,7 +63,7 @@ class HttpTemplate(msgspec.Struct, frozen=True, kw_only=True, tag="http"):
     announced: bool
     """The length of the JSON part is in a header: binary tensors follow, or are to come back."""
 
-    def fill(self, place: Place | None = None) -> bytes:
+    def fill(self, place: SequencePlace | None = None) -> bytes:
         """The request as it goes over the wire."""
         extra = b""
         if place is not None:
@@ -88,7 +88,7 @@ class GrpcTemplate(msgspec.Struct, frozen=True, kw_only=True, tag="grpc"):
     message: bytes
     compression: str = "none"
 
-    def fill(self, place: Place | None = None) -> bytes:
+    def fill(self, place: SequencePlace | None = None) -> bytes:
         """The message as gRPC frames it."""
         if place is None:
             return self._framed(self.message)
@@ -113,7 +113,7 @@ class RawTemplate(msgspec.Struct, frozen=True, kw_only=True, tag="raw"):
 
     content: bytes
 
-    def fill(self, place: Place | None = None) -> bytes:
+    def fill(self, place: SequencePlace | None = None) -> bytes:
         """The request; it has no place in a sequence."""
         return self.content
 
@@ -126,7 +126,7 @@ def model_path(model: str, version: str = "") -> str:
     return f"/v2/models/{quote(model, safe='')}" + (f"/versions/{quote(version, safe='')}" if version else "")
 
 
-def encode_http(call: InferCall, host: str, headers: Mapping[str, str] | None = None) -> HttpTemplate:
+def encode_http(call: PlannedCall, host: str, headers: Mapping[str, str] | None = None) -> HttpTemplate:
     """The request over HTTP: JSON with the binary tensor extension."""
     blobs: list[bytes] = []
     inputs: list[dict[str, object]] = []
@@ -164,7 +164,7 @@ def encode_http(call: InferCall, host: str, headers: Mapping[str, str] | None = 
     )
 
 
-def encode_grpc(call: InferCall, compression: str = "none") -> GrpcTemplate:
+def encode_grpc(call: PlannedCall, compression: str = "none") -> GrpcTemplate:
     """The request over gRPC: raw contents."""
     from tpy._proto import message_class
 
@@ -187,7 +187,7 @@ def encode_grpc(call: InferCall, compression: str = "none") -> GrpcTemplate:
     return GrpcTemplate(message=message.SerializeToString(), compression=compression)
 
 
-def read_http(answer: Answer) -> list[Tensor]:
+def read_http(answer: AnswerPart) -> list[Tensor]:
     """The outputs of an answer over HTTP; those in shared memory are left out. Raises BrokenAnswer."""
     length = answer.headers.get(_HEADER.lower())
     cut = int(length) if length is not None and length.isdecimal() else len(answer.body)
@@ -229,7 +229,7 @@ def read_grpc(message: bytes, *, streamed: bool = False) -> list[Tensor]:
         raise BrokenAnswer(f"an answer that cannot be read: {error}") from error
 
 
-def error_text(answer: Answer) -> str:
+def error_text(answer: AnswerPart) -> str:
     """The error that an answer reports, in one line."""
     return " ".join(reported_error(answer.body).split())[:500]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tpy.frontends.binary_tensor import write_binary
 from tpy.load.calls import read_grpc, read_http
-from tpy.load.core.answers import Answer, BrokenAnswer
+from tpy.load.core.answers import AnswerPart, BrokenAnswer
 from tpy.messages import DataType, Tensor
 from tpy.messages.datatypes import BY_WORD
 
@@ -36,7 +36,7 @@ class Checker:
         self._protocol = protocol
         self._right: dict[int, bytes] = {}
 
-    def problem(self, call: int, answer: Answer) -> str | None:
+    def problem(self, call: int, answer: AnswerPart) -> str | None:
         """Returns the difference of an answer from the expected one, None: none."""
         expected = self._expected[call]
         if expected is None or self._right.get(call) == answer.body:

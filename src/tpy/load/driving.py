@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tpy.limits import LOAD_ANSWER_S_MAX
-from tpy.load.core.answers import Answer, BrokenAnswer
+from tpy.load.core.answers import AnswerPart, BrokenAnswer
 from tpy.load.core.schedules import Schedule
-from tpy.load.links import Link, Target, connect
+from tpy.load.links import ClientConnection, Target, connect
 
 _NS_PER_S = 1_000_000_000
 _POLL_S = 1.0
@@ -30,13 +30,13 @@ class ServerLost(Exception):
 
 
 class Slot:
-    """A place for one request at a time. `call` is the number that `Calls.take` gave the request, `due_ns` the time from which
-    its latency counts, `first_ns` and `last_ns` the times of its first and latest response, `responses` their number. `latest` is
-    for the observer, None when a request begins."""
+    """A place for one request at a time. `call` is the number that `CallSource.take` gave the request, `due_ns` the time from
+    which its latency counts, `first_ns` and `last_ns` the times of its first and latest response, `responses` their number.
+    `latest` is for the observer, None when a request begins."""
 
     __slots__ = ("begun_ns", "busy", "call", "due_ns", "first_ns", "last_ns", "latest", "link", "number", "on_link", "responses")
 
-    def __init__(self, number: int, link: Link, on_link: int) -> None:
+    def __init__(self, number: int, link: ClientConnection, on_link: int) -> None:
         self.number = number
         self.link = link
         self.on_link = on_link
@@ -44,10 +44,10 @@ class Slot:
         self.call = 0
         self.due_ns = self.begun_ns = self.first_ns = self.last_ns = 0
         self.responses = 0
-        self.latest: Answer | None = None
+        self.latest: AnswerPart | None = None
 
 
-class Calls(Protocol):
+class CallSource(Protocol):
     """The requests, one after another."""
 
     def take(self, slot: int) -> tuple[int, bytes]:
@@ -62,11 +62,11 @@ class Observer(Protocol):
         """Requests were written to a socket."""
         ...
 
-    def responded(self, slot: Slot, answer: Answer, now_ns: int) -> None:
+    def responded(self, slot: Slot, answer: AnswerPart, now_ns: int) -> None:
         """A response that others follow has come; `slot.responses` and `slot.last_ns` are those before it."""
         ...
 
-    def finished(self, slot: Slot, answer: Answer, now_ns: int) -> None:
+    def finished(self, slot: Slot, answer: AnswerPart, now_ns: int) -> None:
         """A request is answered, or has failed: a status not in SUCCESS."""
         ...
 
@@ -78,7 +78,7 @@ class Driver:
         self,
         target: Target,
         schedule: Schedule,
-        calls: Calls,
+        calls: CallSource,
         observer: Observer,
         *,
         slots: int,
@@ -92,7 +92,7 @@ class Driver:
         self._slots_max = max(slots, slots_max)
         self._now_ns = now_ns
         self._epoll = select.epoll()
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, ClientConnection] = {}
         self._on: dict[int, list[Slot]] = {}
         self._free: deque[Slot] = deque()
         self._count = 0
@@ -142,7 +142,7 @@ class Driver:
                 except (OSError, BrokenAnswer) as error:
                     self._replace(file, link, error)
 
-    def _serve(self, file: int, link: Link, events: int) -> None:
+    def _serve(self, file: int, link: ClientConnection, events: int) -> None:
         if events & ~select.EPOLLOUT:
             answers = link.receive()
             now = self._now_ns()
@@ -161,14 +161,14 @@ class Driver:
         elif link.flush():
             self._epoll.modify(file, select.EPOLLIN)
 
-    def _finish(self, slot: Slot, answer: Answer, now_ns: int) -> None:
+    def _finish(self, slot: Slot, answer: AnswerPart, now_ns: int) -> None:
         self._observer.finished(slot, answer, now_ns)
         slot.busy = False
         self._busy -= 1
         self._free.append(slot)
         self.schedule.answered()
 
-    def _begin(self, touched: Link | None) -> None:
+    def _begin(self, touched: ClientConnection | None) -> None:
         """Begin what is due, and flush `touched` in any case."""
         dirty = {} if touched is None else {touched: None}
         take, free = self.schedule.take, self._free
@@ -220,18 +220,18 @@ class Driver:
         self._count += count
         self._add(file, link, slots)
 
-    def _add(self, file: int, link: Link, slots: list[Slot]) -> None:
+    def _add(self, file: int, link: ClientConnection, slots: list[Slot]) -> None:
         self._links[file] = link
         self._on[file] = slots
         self._free.extend(slots)
         self._epoll.register(file, select.EPOLLIN)
 
-    def _replace(self, file: int, link: Link, error: Exception) -> None:
+    def _replace(self, file: int, link: ClientConnection, error: Exception) -> None:
         """The link is lost: its requests have failed, and its slots go on over a new one. Raises ServerLost without one."""
         slots = self._on.pop(file)
         del self._links[file]
         now = self._now_ns()
-        failed = Answer(-1, f"the connection was lost: {error}".encode(), True)
+        failed = AnswerPart(-1, f"the connection was lost: {error}".encode(), True)
         for slot in slots:
             if slot.busy:
                 self._finish(slot, failed, now)

@@ -28,7 +28,7 @@ class SequenceSettings(msgspec.Struct, frozen=True, kw_only=True):
     ids_end: int = 2**63 - 1
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The work of one worker, the `number`th of `workers`.
 
     `concurrency` above 0: a closed loop. Else an open loop from `begin_ns` on: `rate` requests per second of all workers
@@ -54,7 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Single requests are recorded."""
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements of one worker. `latencies`: of requests without an error; of requests with several responses also
     the time to the `first` one and those `between` two. `late`: how long requests waited for a free connection. `per_token`: of
     requests whose tokens were counted, the average time between two of them.

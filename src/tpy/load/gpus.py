@@ -32,7 +32,7 @@ class MetricsError(Exception):
     """A metrics page that cannot be read."""
 
 
-class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredGpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU during a measurement; None: the page does not say. `utilization` is from 0 to 1, `energy_j` in joules."""
 
     utilization: float | None = None
@@ -42,7 +42,7 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     energy_j: float | None = None
 
 
-class MetricsPage:
+class GpuMetricsPage:
     """A metrics page at `host:port/path`."""
 
     def __init__(self, host: str, port: int, path: str = "/metrics", tls: Tls | None = None) -> None:
@@ -115,7 +115,7 @@ class GpuWatch:
                 return
 
 
-def use_of(samples: Sequence[tuple[int, GpuSample]], boundaries_ns: Sequence[int]) -> dict[str, GpuUse]:
+def use_of(samples: Sequence[tuple[int, GpuSample]], boundaries_ns: Sequence[int]) -> dict[str, MeasuredGpu]:
     """The use of each GPU between the first and the last of these times, of all samples where none lie between."""
     if not boundaries_ns:
         return {}
@@ -125,7 +125,7 @@ def use_of(samples: Sequence[tuple[int, GpuSample]], boundaries_ns: Sequence[int
     return {uuid: _use([(at, sample[uuid]) for at, sample in within if uuid in sample], end - begin) for uuid in names}
 
 
-def _use(samples: Sequence[tuple[int, Mapping[str, float]]], duration_ns: int) -> GpuUse:
+def _use(samples: Sequence[tuple[int, Mapping[str, float]]], duration_ns: int) -> MeasuredGpu:
     def of(name: str) -> list[float]:
         return [values[name] for _, values in samples if name in values]
 
@@ -139,7 +139,7 @@ def _use(samples: Sequence[tuple[int, Mapping[str, float]]], duration_ns: int) -
         energy = per_ns * duration_ns
     elif (power := mean(of("power_w"))) is not None:
         energy = power * duration_ns / _NS_PER_S
-    return GpuUse(
+    return MeasuredGpu(
         utilization=mean(of("utilization")),
         power_w=mean(of("power_w")),
         memory_used_bytes=max(of("memory_used_bytes"), default=None),

@@ -18,10 +18,10 @@ from typing import Protocol
 import msgspec
 
 from tpy.limits import LOAD_CONNECT_S_MAX
-from tpy.load.core.answers import Answer, BrokenAnswer
+from tpy.load.core.answers import AnswerPart, BrokenAnswer
 from tpy.load.core.http1 import AnswerReader, EventSplitter
 from tpy.load.core.http2 import GrpcConnection
-from tpy.load.core.tokens import TokenStream, tokens_of
+from tpy.load.core.tokens import TokenEvents, tokens_of
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -74,7 +74,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Link(Protocol):
+class ClientConnection(Protocol):
     """One connection. Methods raise OSError and BrokenAnswer when it is lost."""
 
     slots: int
@@ -91,7 +91,7 @@ class Link(Protocol):
         """Send what is to be sent. Returns False when some of it waits until the socket takes more."""
         ...
 
-    def receive(self) -> list[tuple[int, Answer]]:
+    def receive(self) -> list[tuple[int, AnswerPart]]:
         """Take what has arrived. Returns what is complete with it: slots, and their answers."""
         ...
 
@@ -100,7 +100,7 @@ class Link(Protocol):
         ...
 
 
-def connect(target: Target) -> Link:
+def connect(target: Target) -> ClientConnection:
     """A new connection. Raises OSError."""
     match target.protocol:
         case "http":
@@ -172,7 +172,7 @@ class _HttpLink(_Socket):
     def __init__(self, target: Target, *, pieces: bool) -> None:
         super().__init__(target)
         self._reader = AnswerReader(pieces=pieces)
-        self._events = Events(TokenStream() if target.counts_tokens else None) if pieces else None
+        self._events = Events(TokenEvents() if target.counts_tokens else None) if pieces else None
         self._counts_tokens = target.counts_tokens
         self._payload = b""
 
@@ -183,7 +183,7 @@ class _HttpLink(_Socket):
         payload, self._payload = self._payload, b""
         return self.write(payload)
 
-    def receive(self) -> list[tuple[int, Answer]]:
+    def receive(self) -> list[tuple[int, AnswerPart]]:
         data = self.read()
         if data is None:
             return []
@@ -202,12 +202,12 @@ class Events:
     """The server-sent events of a connection's answers, each an answer that is not final. One that is an error makes its request
     fail when the others are there. With `tokens` only events with tokens are answers."""
 
-    def __init__(self, tokens: TokenStream | None = None) -> None:
+    def __init__(self, tokens: TokenEvents | None = None) -> None:
         self._splitter = EventSplitter()
         self._tokens = tokens
         self._error = b""
 
-    def of(self, answers: Sequence[Answer]) -> Iterator[Answer]:
+    def of(self, answers: Sequence[AnswerPart]) -> Iterator[AnswerPart]:
         """The events in answers, whether they came in chunks or whole."""
         for answer in answers:
             if answer.status != _SUCCESS:
@@ -220,11 +220,11 @@ class Events:
                 if _EVENT_ERROR.match(event):
                     self._error = event.removeprefix(b"data:").strip()
                 elif self._tokens is None or self._tokens.brings_tokens(event):
-                    yield Answer(answer.status, event, False, answer.headers)
+                    yield AnswerPart(answer.status, event, False, answer.headers)
             if answer.final:
                 error, self._error = self._error, b""
                 tokens = None if self._tokens is None else self._tokens.end()
-                yield Answer(_FAILED, error, True) if error else Answer(answer.status, b"", True, answer.headers, tokens)
+                yield AnswerPart(_FAILED, error, True) if error else AnswerPart(answer.status, b"", True, answer.headers, tokens)
 
 
 class Http2Link(_Socket):
@@ -244,10 +244,10 @@ class Http2Link(_Socket):
     def flush(self) -> bool:
         return self.write(self._machine.outgoing())
 
-    def receive(self) -> list[tuple[int, Answer]]:
+    def receive(self) -> list[tuple[int, AnswerPart]]:
         return [(self._slot_of.pop(stream), answer) for stream, answer in self._answers()]
 
-    def _answers(self) -> list[tuple[int, Answer]]:
+    def _answers(self) -> list[tuple[int, AnswerPart]]:
         data = self.read()
         if data is None:
             return []
@@ -268,8 +268,8 @@ class _StreamLink(Http2Link):
             self._slot_of[stream] = slot
         self._machine.send(stream, payload)
 
-    def receive(self) -> list[tuple[int, Answer]]:
-        found: list[tuple[int, Answer]] = []
+    def receive(self) -> list[tuple[int, AnswerPart]]:
+        found: list[tuple[int, AnswerPart]] = []
         for stream, answer in self._answers():
             slot = self._slot_of[stream]
             if answer.final:
@@ -278,16 +278,16 @@ class _StreamLink(Http2Link):
         return found
 
 
-def _stream_answer(answer: Answer) -> Answer:
+def _stream_answer(answer: AnswerPart) -> AnswerPart:
     """A message of a stream: the answer to a request, or a part of one."""
     if answer.final:
-        return answer if answer.status else Answer(2, b"the server ended the stream", True)
+        return answer if answer.status else AnswerPart(2, b"the server ended the stream", True)
     body = answer.body
     if body and body[0] == _ERROR_TAG:
-        return Answer(2, _error_message(body), True)
+        return AnswerPart(2, _error_message(body), True)
     if _FINAL not in body:
-        return Answer(0, body, False)
-    return Answer(0, body if _has_outputs(body) else b"", True)
+        return AnswerPart(0, body, False)
+    return AnswerPart(0, body if _has_outputs(body) else b"", True)
 
 
 def _has_outputs(body: bytes) -> bool:

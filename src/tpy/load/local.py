@@ -14,19 +14,19 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _LISTENING = "0A"
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True):
     """CPU seconds of the server's processes, and their memory that is resident now, or was at the end."""
 
     cpu_s: float
     resident_bytes: int
 
-    def since(self, before: Usage) -> Usage:
+    def since(self, before: ProcessUsage) -> ProcessUsage:
         """The CPU time since then, and the memory now."""
-        return Usage(cpu_s=self.cpu_s - before.cpu_s, resident_bytes=self.resident_bytes)
+        return ProcessUsage(cpu_s=self.cpu_s - before.cpu_s, resident_bytes=self.resident_bytes)
 
-    def plus(self, later: Usage) -> Usage:
+    def plus(self, later: ProcessUsage) -> ProcessUsage:
         """CPU time of both, and the memory of the later."""
-        return Usage(cpu_s=self.cpu_s + later.cpu_s, resident_bytes=later.resident_bytes)
+        return ProcessUsage(cpu_s=self.cpu_s + later.cpu_s, resident_bytes=later.resident_bytes)
 
 
 class LocalServer:
@@ -48,13 +48,13 @@ class LocalServer:
         pids = sorted(pid for pid in _pids() if sockets & _sockets_of(pid))
         return cls(pids[0]) if pids else None
 
-    def usage(self) -> Usage | None:
+    def usage(self) -> ProcessUsage | None:
         """The resources that its processes have used so far, None: the server has ended."""
         if not (_PROC / str(self.pid)).exists():
             return None
         parents = {pid: parent for pid in _pids() if (parent := _stat(pid)[0])}
         family = _family(self.pid, parents)
-        return Usage(cpu_s=sum(_stat(pid)[1] for pid in family), resident_bytes=sum(_private_bytes(pid) for pid in family))
+        return ProcessUsage(cpu_s=sum(_stat(pid)[1] for pid in family), resident_bytes=sum(_private_bytes(pid) for pid in family))
 
 
 def _pids() -> list[int]:

@@ -12,13 +12,13 @@ import msgspec
 from tpy.limits import LOAD_SLOTS_MAX
 from tpy.load.calls import Template
 from tpy.load.checking import Expected
-from tpy.load.core.histogram import Histogram
+from tpy.load.core.histogram import LatencyHistogram
 from tpy.load.core.stability import WINDOWS, WindowFigures, is_beyond, is_stable
-from tpy.load.exchange import SequenceSettings, Settings, Snapshot
+from tpy.load.exchange import SequenceSettings, WorkerSettings, WorkerSnapshot
 from tpy.load.links import Target
-from tpy.load.local import LocalServer, Usage
+from tpy.load.local import LocalServer, ProcessUsage
 from tpy.load.records import RecordBatch
-from tpy.load.server import Server, ServerError, Statistics
+from tpy.load.server import MeasuredServer, ServerError, ServerStatistics
 from tpy.load.workers import Workers
 
 _NS_PER_S = 1_000_000_000
@@ -29,7 +29,7 @@ _END_S = 60.0
 _AVERAGE = -1
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """Requests and their target. `streams`: encoded requests, `expected` the outputs of each. `batch`: inferences per request."""
 
     target: Target
@@ -74,17 +74,17 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Single requests are recorded."""
 
 
-class Result(msgspec.Struct, kw_only=True):
+class LevelResult(msgspec.Struct, kw_only=True):
     """The measurements of one level: three windows together, if there were as many."""
 
     level: Level
     batch: int = 1
     seconds: float = 0.0
-    latencies: Histogram = msgspec.field(default_factory=Histogram)
-    first: Histogram = msgspec.field(default_factory=Histogram)
-    between: Histogram = msgspec.field(default_factory=Histogram)
-    late: Histogram = msgspec.field(default_factory=Histogram)
-    per_token: Histogram = msgspec.field(default_factory=Histogram)
+    latencies: LatencyHistogram = msgspec.field(default_factory=LatencyHistogram)
+    first: LatencyHistogram = msgspec.field(default_factory=LatencyHistogram)
+    between: LatencyHistogram = msgspec.field(default_factory=LatencyHistogram)
+    late: LatencyHistogram = msgspec.field(default_factory=LatencyHistogram)
+    per_token: LatencyHistogram = msgspec.field(default_factory=LatencyHistogram)
     prompt_tokens: int = 0
     completion_tokens: int = 0
     responses: int = 0
@@ -95,9 +95,9 @@ class Result(msgspec.Struct, kw_only=True):
     stable: bool = False
     interrupted: bool = False
     lost: str = ""
-    server: Statistics | None = None
-    members: dict[str, Statistics] = msgspec.field(default_factory=dict)
-    usage: Usage | None = None
+    server: ServerStatistics | None = None
+    members: dict[str, ServerStatistics] = msgspec.field(default_factory=dict)
+    usage: ProcessUsage | None = None
     records: list[RecordBatch] = msgspec.field(default_factory=list)
     boundaries_ns: list[int] = msgspec.field(default_factory=list)
     """The beginnings and ends of the windows."""
@@ -138,7 +138,7 @@ class Result(msgspec.Struct, kw_only=True):
 
 
 class _Window(msgspec.Struct, frozen=True, kw_only=True):
-    snapshots: list[Snapshot]
+    snapshots: list[WorkerSnapshot]
     before: _Beside
     after: _Beside
 
@@ -146,9 +146,9 @@ class _Window(msgspec.Struct, frozen=True, kw_only=True):
 class _Beside(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the server at one moment."""
 
-    statistics: Statistics | None
-    members: dict[str, Statistics]
-    usage: Usage | None
+    statistics: ServerStatistics | None
+    members: dict[str, ServerStatistics]
+    usage: ProcessUsage | None
 
 
 Progress = Callable[[str], None]
@@ -159,10 +159,10 @@ class Meter:
 
     def __init__(
         self,
-        load: Load,
+        load: Workload,
         rules: Rules,
         *,
-        server: Server | None = None,
+        server: MeasuredServer | None = None,
         members: Sequence[str] = (),
         local: LocalServer | None = None,
         progress: Progress = lambda line: None,
@@ -173,9 +173,9 @@ class Meter:
         self._members = members
         self._local = local
         self._progress = progress
-        self._ended: list[Snapshot] = []
+        self._ended: list[WorkerSnapshot] = []
 
-    def measure(self, level: Level, begun: Callable[[], None] = lambda: None) -> Result:
+    def measure(self, level: Level, begun: Callable[[], None] = lambda: None) -> LevelResult:
         """Measure at one level. What was measured is returned even when the server is lost (`lost`) or the user interrupts.
         `begun` is called when the processes have been started, which are forked: start threads then."""
         return measure_together([self], level, begun)[0]
@@ -195,7 +195,7 @@ class Meter:
                     workers.stop()
                 workers.wait(0.005 if rules.warmup_s else _END_S)
 
-    def _settings(self, level: Level, requests: int | None) -> list[Settings]:
+    def _settings(self, level: Level, requests: int | None) -> list[WorkerSettings]:
         """The settings of the workers, for `requests` requests; None: until they are stopped."""
         rules, load = self._rules, self._load
         count = min(rules.workers, level.concurrency) if level.concurrency else rules.workers
@@ -205,7 +205,7 @@ class Meter:
             concurrency = _share(level.concurrency, number, count)
             slots = concurrency or (_share(load.sequences_running, number, count) if load.sequences else 1)
             found.append(
-                Settings(
+                WorkerSettings(
                     target=load.target,
                     streams=load.streams,
                     expected=load.expected,
@@ -260,13 +260,13 @@ class Meter:
         return _Window(snapshots=workers.snapshots(), before=beside, after=beside)
 
     def _figures(self, window: _Window) -> WindowFigures:
-        part = Result(level=Level(), batch=self._load.batch)
+        part = LevelResult(level=Level(), batch=self._load.batch)
         _add(part, window)
         return WindowFigures(per_s=part.inferences_per_s, latency_ns=part.latency_ns(self._rules.percentile))
 
     def _beside(self) -> _Beside:
-        statistics: Statistics | None = None
-        members: dict[str, Statistics] = {}
+        statistics: ServerStatistics | None = None
+        members: dict[str, ServerStatistics] = {}
         if self._server is not None:
             try:
                 statistics = self._server.statistics(self._load.model, self._load.version)
@@ -283,7 +283,7 @@ class _Course:
         self.meter = meter
         self.workers = workers
         self._before = before
-        self.result = Result(level=level, batch=meter._load.batch)
+        self.result = LevelResult(level=level, batch=meter._load.batch)
         self.windows: list[_Window] = []
 
     @property
@@ -310,7 +310,7 @@ class _Course:
         if not self.windows or self.meter._rules.requests is not None:
             self.windows.append(self.meter._last(self.workers))
 
-    def finish(self) -> Result:
+    def finish(self) -> LevelResult:
         """The result: the last windows together."""
         by_number = self.meter._rules.requests is not None
         if by_number:
@@ -320,7 +320,7 @@ class _Course:
         return self.result
 
 
-def measure_together(meters: Sequence[Meter], level: Level, begun: Callable[[], None] = lambda: None) -> list[Result]:
+def measure_together(meters: Sequence[Meter], level: Level, begun: Callable[[], None] = lambda: None) -> list[LevelResult]:
     """Measure several loads at the same time, in the same windows, each at this level. All are measured until all are stable.
     `begun` is called when all processes have been started."""
     windows_max = max(meter._rules.windows_max for meter in meters)
@@ -329,7 +329,7 @@ def measure_together(meters: Sequence[Meter], level: Level, begun: Callable[[], 
             for meter in meters:
                 meter._warm_up_first(level)
         except KeyboardInterrupt:
-            return [Result(level=level, batch=meter._load.batch, interrupted=True) for meter in meters]
+            return [LevelResult(level=level, batch=meter._load.batch, interrupted=True) for meter in meters]
         # Where all requests count, the server is asked for its counts before there is one.
         befores = [None if meter._rules.requests is None else meter._beside() for meter in meters]
         settings = [meter._settings(level, meter._rules.requests) for meter in meters]
@@ -357,7 +357,7 @@ def measure_together(meters: Sequence[Meter], level: Level, begun: Callable[[], 
     return [course.finish() for course in courses]
 
 
-def _add(result: Result, window: _Window) -> None:
+def _add(result: LevelResult, window: _Window) -> None:
     """Add a window to a result."""
     for snapshot in window.snapshots:
         result.latencies.merge(snapshot.latencies)
@@ -384,7 +384,7 @@ def _add(result: Result, window: _Window) -> None:
         spent = after.statistics.since(before.statistics)
         result.server = spent if result.server is None else result.server.plus(spent)
         for name, counts in after.members.items():
-            part = counts.since(before.members.get(name, Statistics()))
+            part = counts.since(before.members.get(name, ServerStatistics()))
             result.members[name] = result.members[name].plus(part) if name in result.members else part
     if before.usage is not None and after.usage is not None:
         used = after.usage.since(before.usage)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import msgspec
 
 from tpy.limits import LOAD_BODIES_BYTES_MAX, LOAD_RECORDS_KEPT_MAX
-from tpy.load.core.answers import Answer
+from tpy.load.core.answers import AnswerPart
 from tpy.load.driving import Slot
 
 _HEADER = "inference-header-content-length"
 NO_BODY = -1
 
 
-class Response(msgspec.Struct, frozen=True, array_like=True):
+class ReceivedResponse(msgspec.Struct, frozen=True, array_like=True):
     """A response: when it came, and which of the batch's bodies it has; -1: it was not kept."""
 
     at_ns: int
@@ -26,7 +26,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 
     call: int
     sent_ns: int
-    responses: list[Response]
+    responses: list[ReceivedResponse]
     sequence: int = 0
 
 
@@ -50,7 +50,7 @@ class Records:
 
     def __init__(self, sequence_of: Callable[[int], int]) -> None:
         self._sequence_of = sequence_of
-        self._under_way: dict[int, list[tuple[int, Answer]]] = {}
+        self._under_way: dict[int, list[tuple[int, AnswerPart]]] = {}
         self._room = LOAD_RECORDS_KEPT_MAX
         self._begin()
 
@@ -61,12 +61,12 @@ class Records:
         self._room_bytes = LOAD_BODIES_BYTES_MAX
         self._left_out = 0
 
-    def responded(self, slot: Slot, answer: Answer, now_ns: int) -> None:
+    def responded(self, slot: Slot, answer: AnswerPart, now_ns: int) -> None:
         """A response that others follow."""
         if self._room > 0:
             self._under_way.setdefault(slot.number, []).append((now_ns, answer))
 
-    def finished(self, slot: Slot, answer: Answer, now_ns: int, *, is_response: bool) -> None:
+    def finished(self, slot: Slot, answer: AnswerPart, now_ns: int, *, is_response: bool) -> None:
         """The last one, or the end without one."""
         came = self._under_way.pop(slot.number, [])
         if self._room <= 0:
@@ -75,7 +75,7 @@ class Records:
         self._room -= 1
         if is_response:
             came.append((now_ns, answer))
-        responses = [Response(at_ns, self._number_of(each)) for at_ns, each in came]
+        responses = [ReceivedResponse(at_ns, self._number_of(each)) for at_ns, each in came]
         self._records.append(Record(slot.call, slot.begun_ns, responses, self._sequence_of(slot.number)))
 
     def failed(self, slot: Slot) -> None:
@@ -88,7 +88,7 @@ class Records:
         self._begin()
         return batch
 
-    def _number_of(self, answer: Answer) -> int:
+    def _number_of(self, answer: AnswerPart) -> int:
         number = self._numbers.get(answer.body)
         if number is None:
             if len(answer.body) > self._room_bytes:

@@ -14,7 +14,7 @@ import orjson
 from tpy.limits import LOAD_ANSWER_S_MAX
 from tpy.load.asking import NoReply, ask
 from tpy.load.calls import error_text, model_path
-from tpy.load.core.answers import Answer, BrokenAnswer
+from tpy.load.core.answers import AnswerPart, BrokenAnswer
 from tpy.load.links import Http2Link, Target, tls_context
 from tpy.messages.statistics import Duration, InferenceStatistics
 
@@ -77,27 +77,29 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The models of an ensemble."""
 
 
-class Statistics(InferenceStatistics, frozen=True, kw_only=True):
+class ServerStatistics(InferenceStatistics, frozen=True, kw_only=True):
     """The statistics of all versions of a model together: successes and failures, the parts of a request's time, and counts."""
 
     inferences: int = 0
     executions: int = 0
 
-    def since(self, before: Statistics) -> Statistics:
+    def since(self, before: ServerStatistics) -> ServerStatistics:
         """The difference to an earlier value."""
         parts = {name: getattr(self, name).since(getattr(before, name)) for name in _PARTS}
-        return Statistics(**parts, inferences=self.inferences - before.inferences, executions=self.executions - before.executions)
+        return ServerStatistics(
+            **parts, inferences=self.inferences - before.inferences, executions=self.executions - before.executions
+        )
 
-    def plus(self, other: Statistics) -> Statistics:
+    def plus(self, other: ServerStatistics) -> ServerStatistics:
         """Both together."""
-        zero = Statistics()
+        zero = ServerStatistics()
         return self.since(zero.since(other))
 
 
 _PARTS = InferenceStatistics.__struct_fields__
 
 
-class Server:
+class MeasuredServer:
     """One server. Every call is a new connection. Raises ServerError."""
 
     def __init__(self, target: Target, headers: Mapping[str, str] | None = None) -> None:
@@ -123,16 +125,16 @@ class Server:
         except msgspec.ValidationError as error:
             raise ServerError(f"the metadata of {name} cannot be read: {error}") from error
 
-    def statistics(self, name: str, version: str = "") -> Statistics:
+    def statistics(self, name: str, version: str = "") -> ServerStatistics:
         """The statistics of a model."""
         if self._grpc:
             document = self._call("ModelStatistics", "ModelStatisticsRequest", name=name, version=version)
         else:
             document = self._get(f"{model_path(name, version)}/stats")
-        total = Statistics()
+        total = ServerStatistics()
         for entry in document.get("model_stats", []):
             durations = {part: Duration(*_pair(entry.get("inference_stats", {}).get(part, {}))) for part in _PARTS}
-            counts = Statistics(
+            counts = ServerStatistics(
                 **durations,
                 inferences=int(entry.get("inference_count", 0)),
                 executions=int(entry.get("execution_count", 0)),
@@ -230,7 +232,7 @@ class Server:
         return document
 
 
-def _unary(target: Target, path: str, message: bytes) -> Answer:
+def _unary(target: Target, path: str, message: bytes) -> AnswerPart:
     """One call over a new connection."""
     from tpy.load.core.http2 import frame_message
 

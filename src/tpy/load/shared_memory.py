@@ -14,14 +14,14 @@ from tpy.devices import Device, DeviceMemory
 from tpy.errors import TpyError
 from tpy.frontends.binary_tensor import write_binary
 from tpy.load.calls import Parameter
-from tpy.load.server import Server, ServerError
+from tpy.load.server import MeasuredServer, ServerError
 from tpy.messages import Tensor
 
 _FOLDER = Path("/dev/shm")
 _ALIGNMENT = 64
 
 
-class NoMemory(Exception):
+class NoSharedMemory(Exception):
     """Shared memory that cannot be had. `str()` says why."""
 
 
@@ -32,11 +32,11 @@ class Memory(Protocol):
         """Make a region of `size` bytes, which begins with the content."""
         ...
 
-    def register(self, server: Server, name: str) -> None:
+    def register(self, server: MeasuredServer, name: str) -> None:
         """Register a region that was made."""
         ...
 
-    def unregister(self, server: Server, name: str) -> None:
+    def unregister(self, server: MeasuredServer, name: str) -> None:
         """End its registration."""
         ...
 
@@ -59,13 +59,13 @@ class SystemMemory:
                 file.write(content)
                 file.truncate(size)
         except OSError as error:
-            raise NoMemory(f"{size} bytes of shared memory cannot be allocated: {error}") from error
+            raise NoSharedMemory(f"{size} bytes of shared memory cannot be allocated: {error}") from error
 
-    def register(self, server: Server, name: str) -> None:
+    def register(self, server: MeasuredServer, name: str) -> None:
         """As `Memory`."""
         server.register_system(name, f"/{name}", self._sizes[name])
 
-    def unregister(self, server: Server, name: str) -> None:
+    def unregister(self, server: MeasuredServer, name: str) -> None:
         """As `Memory`."""
         server.unregister_system(name)
 
@@ -90,7 +90,7 @@ class CudaMemory:
         try:
             return cls(CudaDevice(number))
         except TpyError as error:
-            raise NoMemory(f"--shared-memory cuda needs a GPU on this machine: {error.message}") from error
+            raise NoSharedMemory(f"--shared-memory cuda needs a GPU on this machine: {error.message}") from error
 
     def create(self, name: str, content: bytes, size: int) -> None:
         """As `Memory`."""
@@ -98,14 +98,14 @@ class CudaMemory:
             memory = self._regions[name] = self._device.allocate(size)
             self._device.copy_in(memory.address, np.frombuffer(content, np.uint8))
         except TpyError as error:
-            raise NoMemory(f"{size} bytes of GPU memory cannot be allocated: {error.message}") from error
+            raise NoSharedMemory(f"{size} bytes of GPU memory cannot be allocated: {error.message}") from error
 
-    def register(self, server: Server, name: str) -> None:
+    def register(self, server: MeasuredServer, name: str) -> None:
         """As `Memory`."""
         memory = self._regions[name]
         server.register_cuda(name, self._device.export_ipc(memory.address).handle, self._device.id, memory.size)
 
-    def unregister(self, server: Server, name: str) -> None:
+    def unregister(self, server: MeasuredServer, name: str) -> None:
         """As `Memory`."""
         server.unregister_cuda(name)
 
@@ -121,7 +121,7 @@ class SharedTensors:
     requests have the same region of outputs: the values there are nobody's, as with perf_analyzer.
     """
 
-    def __init__(self, memory: Memory, server: Server, outputs: Sequence[str], output_bytes: int) -> None:
+    def __init__(self, memory: Memory, server: MeasuredServer, outputs: Sequence[str], output_bytes: int) -> None:
         name = f"tpy_perf_{os.getpid()}"
         self._memory = memory
         self._server = server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpy.load.calls import Place, Template
+from tpy.load.calls import SequencePlace, Template
 
 
 class InTurn:
@@ -36,7 +36,7 @@ class SequenceLengths:
         return max(1, round(self._length * (1 + share * self._variation)))
 
 
-class Sequences:
+class SequenceSource:
     """Every slot sends sequences, one after another: the requests of one of the `streams` of data each, in order.
 
     `lengths` None: as long as the stream. Numbers of sequences are `first_id`, `first_id + step` and so
@@ -72,7 +72,7 @@ class Sequences:
         last = running.sent >= running.length
         if last:
             del self._running[slot]
-        return call, template.fill(Place(running.number, running.sent == 1, last))
+        return call, template.fill(SequencePlace(running.number, running.sent == 1, last))
 
     def _start(self) -> _Running:
         stream = self._streams[self._next_stream % len(self._streams)]

@@ -1,8 +1,8 @@
 """The process that sends requests, driven by its parent over a pair of pipes.
 
-The first message is `Settings`; then each byte asks for something: b"s" a `Snapshot` of what has been measured since the last
-one, b"q" to begin no more requests, and a last snapshot when the others are answered. Snapshots have their length in front.
-"""
+The first message is `WorkerSettings`; then each byte asks for something: b"s" a `WorkerSnapshot` of what has been measured since
+the last one, b"q" to begin no more requests, and a last snapshot when the others are answered. Snapshots have their length in
+front."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ import msgspec
 from tpy.limits import LOAD_ERRORS_MAX, LOAD_LATENCIES_KEPT_MAX
 from tpy.load.calls import error_text
 from tpy.load.checking import Checker
-from tpy.load.core.answers import Answer
-from tpy.load.core.histogram import Histogram, SparseCounts
+from tpy.load.core.answers import AnswerPart
+from tpy.load.core.histogram import LatencyHistogram, SparseCounts
 from tpy.load.core.schedules import ClosedLoop, OpenLoop, Schedule
-from tpy.load.driving import SUCCESS, Calls, Driver, ServerLost, Slot
-from tpy.load.exchange import LENGTH, SNAPSHOT, STOP, Settings, Snapshot, write_message
+from tpy.load.driving import SUCCESS, CallSource, Driver, ServerLost, Slot
+from tpy.load.exchange import LENGTH, SNAPSHOT, STOP, WorkerSettings, WorkerSnapshot, write_message
 from tpy.load.records import Records
-from tpy.load.sources import InTurn, SequenceLengths, Sequences
+from tpy.load.sources import InTurn, SequenceLengths, SequenceSource
 
 _NS_PER_S = 1_000_000_000
 
@@ -36,7 +36,7 @@ class _Times:
 
     def __init__(self) -> None:
         self.values = array("q")
-        self._histogram = Histogram()
+        self._histogram = LatencyHistogram()
 
     def fold(self) -> None:
         """Count what is kept."""
@@ -46,11 +46,11 @@ class _Times:
     def take(self) -> SparseCounts:
         """Returns the counts since the last time."""
         self.fold()
-        counts, self._histogram = self._histogram.sparse(), Histogram()
+        counts, self._histogram = self._histogram.sparse(), LatencyHistogram()
         return counts
 
 
-class Recorder:
+class AnswerCounter:
     """Counts answers, for snapshots."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Recorder:
     def sent(self, duration_ns: int) -> None:
         self._send_ns += duration_ns
 
-    def responded(self, slot: Slot, answer: Answer, now_ns: int) -> None:
+    def responded(self, slot: Slot, answer: AnswerPart, now_ns: int) -> None:
         self._responses += 1
         if self._checker is not None:
             slot.latest = answer
@@ -82,7 +82,7 @@ class Recorder:
         if self._records is not None:
             self._records.responded(slot, answer, now_ns)
 
-    def finished(self, slot: Slot, answer: Answer, now_ns: int) -> None:
+    def finished(self, slot: Slot, answer: AnswerPart, now_ns: int) -> None:
         if answer.status not in SUCCESS:
             self._fail(slot, f"status {answer.status}: {error_text(answer)}" if answer.status >= 0 else error_text(answer))
             return
@@ -116,10 +116,10 @@ class Recorder:
             self._between.fold()
             self._first.fold()
 
-    def snapshot(self, *, done: bool = False, lost: str = "") -> Snapshot:
+    def snapshot(self, *, done: bool = False, lost: str = "") -> WorkerSnapshot:
         """Returns the counts since the last one."""
         now, cpu = self._now_ns(), time.process_time_ns()
-        found = Snapshot(
+        found = WorkerSnapshot(
             begin_ns=self._begin_ns,
             end_ns=now,
             latencies=self._latencies.take(),
@@ -149,7 +149,7 @@ class Recorder:
         self._errors[text if text in self._errors or len(self._errors) < LOAD_ERRORS_MAX else "other errors"] += 1
 
 
-def intervals_of(settings: Settings) -> Iterator[int]:
+def intervals_of(settings: WorkerSettings) -> Iterator[int]:
     """The times between the requests of this worker: the first is that from the common beginning."""
     share, skipped = settings.workers, settings.number
     every = _all_intervals(settings)
@@ -161,7 +161,7 @@ def intervals_of(settings: Settings) -> Iterator[int]:
         yield sum(lot)
 
 
-def _all_intervals(settings: Settings) -> Iterator[int]:
+def _all_intervals(settings: WorkerSettings) -> Iterator[int]:
     """The times between the requests of all workers together: the same in each of them."""
     if settings.intervals_ns is not None:
         yield from itertools.cycle(settings.intervals_ns)
@@ -174,13 +174,13 @@ def _all_intervals(settings: Settings) -> Iterator[int]:
             yield round(number * _NS_PER_S / settings.rate) - round((number - 1) * _NS_PER_S / settings.rate)
 
 
-def _schedule(settings: Settings) -> Schedule:
+def _schedule(settings: WorkerSettings) -> Schedule:
     if settings.concurrency:
         return ClosedLoop(settings.concurrency, settings.requests)
     return OpenLoop(settings.begin_ns, intervals_of(settings), settings.requests)
 
 
-def _calls(settings: Settings) -> Calls:
+def _calls(settings: WorkerSettings) -> CallSource:
     numbers = itertools.count()
     streams = [[(next(numbers), template) for template in stream] for stream in settings.streams]
     made = settings.sequences
@@ -189,10 +189,10 @@ def _calls(settings: Settings) -> Calls:
     chance = random.Random(settings.seed + settings.number)
     lengths = SequenceLengths(made.length, made.variation, [chance.random() for _ in range(1000)]) if made.length else None
     first, step = made.first_id + settings.number, made.step * settings.workers
-    return Sequences(streams, lengths=lengths, first_id=first, step=step, ids_end=made.ids_end)
+    return SequenceSource(streams, lengths=lengths, first_id=first, step=step, ids_end=made.ids_end)
 
 
-def _checker(settings: Settings) -> Checker | None:
+def _checker(settings: WorkerSettings) -> Checker | None:
     if settings.expected is None:
         return None
     return Checker([each for stream in settings.expected for each in stream], settings.target.protocol)
@@ -201,13 +201,13 @@ def _checker(settings: Settings) -> Checker | None:
 class _Worker:
     """One run."""
 
-    def __init__(self, settings: Settings, commands: int, reports: Any) -> None:
+    def __init__(self, settings: WorkerSettings, commands: int, reports: Any) -> None:
         self._commands = commands
         self._reports = reports
         calls = _calls(settings)
-        latest = calls.latest if isinstance(calls, Sequences) else {}
+        latest = calls.latest if isinstance(calls, SequenceSource) else {}
         records = Records(lambda slot: latest.get(slot, 0)) if settings.records else None
-        self._recorder = Recorder(_checker(settings), records)
+        self._recorder = AnswerCounter(_checker(settings), records)
         self._driver = Driver(
             settings.target,
             _schedule(settings),
@@ -234,7 +234,7 @@ class _Worker:
             else:
                 self._driver.schedule.stop()
 
-    def _report(self, snapshot: Snapshot) -> None:
+    def _report(self, snapshot: WorkerSnapshot) -> None:
         write_message(self._reports, msgspec.msgpack.encode(snapshot))
 
 
@@ -242,12 +242,12 @@ def main(commands: int, reports: int) -> int:
     """Run until the parent has the last snapshot. `commands` and `reports` are descriptors. Returns the exit status."""
     with os.fdopen(os.dup(commands), "rb", buffering=0) as file:
         (size,) = LENGTH.unpack(_exactly(file, LENGTH.size))
-        settings = msgspec.msgpack.decode(_exactly(file, size), type=Settings)
+        settings = msgspec.msgpack.decode(_exactly(file, size), type=WorkerSettings)
     with os.fdopen(reports, "wb") as output:
         try:
             worker = _Worker(settings, commands, output)
         except ServerLost as error:
-            write_message(output, msgspec.msgpack.encode(Recorder().snapshot(done=True, lost=str(error))))
+            write_message(output, msgspec.msgpack.encode(AnswerCounter().snapshot(done=True, lost=str(error))))
             return 0
         worker.run()
     return 0

@@ -18,7 +18,7 @@ import msgspec
 
 from tpy.limits import LOAD_REPORT_S_MAX
 from tpy.load import worker
-from tpy.load.exchange import LENGTH, SNAPSHOT, STOP, Settings, Snapshot, write_message
+from tpy.load.exchange import LENGTH, SNAPSHOT, STOP, WorkerSettings, WorkerSnapshot, write_message
 
 _STDERR = 2
 
@@ -30,7 +30,7 @@ class WorkerFailed(Exception):
 class Workers:
     """Some workers that run at the same time. A context manager: leaving it ends them."""
 
-    def __init__(self, settings: Sequence[Settings]) -> None:
+    def __init__(self, settings: Sequence[WorkerSettings]) -> None:
         self._settings = settings
         self._processes: list[_Process] = []
 
@@ -51,7 +51,7 @@ class Workers:
         """True when all of them have sent their last report."""
         return all(process.done for process in self._processes)
 
-    def snapshots(self) -> list[Snapshot]:
+    def snapshots(self) -> list[WorkerSnapshot]:
         """Returns the measurements of each since the last time; finished ones give their last report once."""
         for process in self._processes:
             process.ask(SNAPSHOT)
@@ -81,7 +81,7 @@ class Workers:
 class _Process:
     """One worker. It has its own process group, so that Ctrl-C reaches the parent only."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: WorkerSettings) -> None:
         theirs, ours = os.pipe()
         self._input: IO[bytes] = os.fdopen(ours, "wb", buffering=0)
         ours, output = os.pipe()
@@ -107,7 +107,7 @@ class _Process:
         with suppress(BrokenPipeError):  # its last report is waiting
             self._input.write(command)
 
-    def reports(self) -> list[Snapshot]:
+    def reports(self) -> list[WorkerSnapshot]:
         """The report that was asked for, or the last one."""
         if not self._asked or self.done:
             return []
@@ -127,9 +127,9 @@ class _Process:
         with os.fdopen(os.dup(self._input.fileno()), "wb") as file:
             write_message(file, content)
 
-    def _read(self) -> Snapshot:
+    def _read(self) -> WorkerSnapshot:
         (size,) = LENGTH.unpack(self._exactly(LENGTH.size))
-        return msgspec.msgpack.decode(self._exactly(size), type=Snapshot)
+        return msgspec.msgpack.decode(self._exactly(size), type=WorkerSnapshot)
 
     def _exactly(self, size: int) -> bytes:
         content = bytearray()

@@ -48,7 +48,7 @@ from tpy.messages.records import RequestRecord
 from tpy.observers import RequestObserver
 from tpy.recording.core.entries import Beginning
 from tpy.recording.recording_file import RecordingFile
-from tpy.recording.taking import Finished, HeldRequest, HeldResponse, byte_size, held
+from tpy.recording.taking import FinishedRequest, HeldRequest, HeldResponse, byte_size, held
 from tpy.services import NO_DIRECTORY
 from tpy.units import NS_PER_MS, NS_PER_S
 
@@ -320,7 +320,7 @@ class Recorder(RequestObserver):
             return
         recording.file.note_missing(dropped=recording.dropped, unfinished=recording.under_way)
         recording.file.put(
-            Finished(
+            FinishedRequest(
                 request=taken.request,
                 inputs=taken.inputs,
                 responses=taken.responses,

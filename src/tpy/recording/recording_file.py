@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tpy.clock import Clock
 from tpy.messages import RecordingOptions
-from tpy.recording.core.entries import Beginning, End
+from tpy.recording.core.entries import Beginning, RecordingEnd
 from tpy.recording.core.file_format import EntryTooLarge, write_entry, write_preface
-from tpy.recording.taking import Finished
+from tpy.recording.taking import FinishedRequest
 from tpy.units import KIB, NS_PER_S
 
 _log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class RecordingFile:
         self._lot: list[bytes] = []
         """Entries that go to the disk together: each write gives up the GIL, and takes it from the loop again."""
         self._lot_bytes = 0
-        self._queue: queue.SimpleQueue[Finished | str] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[FinishedRequest | str] = queue.SimpleQueue()
         self._stopping = threading.Event()
         preface = write_preface(beginning)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
@@ -77,7 +77,7 @@ class RecordingFile:
         """Requests that wait for the disk."""
         return self.waiting - self._done
 
-    def put(self, finished: Finished) -> None:
+    def put(self, finished: FinishedRequest) -> None:
         """Write this request when its turn comes."""
         self.waiting += 1
         self._queue.put(finished)
@@ -126,11 +126,11 @@ class RecordingFile:
                 self._stopping.wait(_PAUSE_S)
         self.reason = reason  # nothing more is put
         unfinished = self._unfinished + self.waiting_count
-        self._write(write_entry(End(reason=reason, dropped=self._dropped + self.left_out, unfinished=unfinished)))
+        self._write(write_entry(RecordingEnd(reason=reason, dropped=self._dropped + self.left_out, unfinished=unfinished)))
         _log.info("the recording has ended: %(reason)s", {"reason": reason})
         return reason
 
-    def _take(self, finished: Finished) -> str:
+    def _take(self, finished: FinishedRequest) -> str:
         """Put one request into the lot. Returns why it was the last one, "" if it was not."""
         self.given_back += finished.held_bytes
         try:

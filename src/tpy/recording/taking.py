@@ -74,7 +74,7 @@ class HeldRequest:
         self.held_bytes = 0
 
 
-class Finished(NamedTuple):
+class FinishedRequest(NamedTuple):
     """A request that is over, for the thread that writes."""
 
     request: InferenceRequest

@@ -24,7 +24,7 @@ _READ_ROWS: Final = 1024
 """Of each run, at a time: 24 KiB. The largest recording has some 400 runs."""
 
 
-class Place(NamedTuple):
+class EntryPlace(NamedTuple):
     """An entry of a file: when its request arrived, the byte at which it begins, and its length with its head."""
 
     arrived_ns: int
@@ -32,7 +32,7 @@ class Place(NamedTuple):
     size: int
 
 
-class Arrivals:
+class SortedArrivals:
     """Takes the places of requests in any order and gives them in that of their arrival. A context manager: its temporary file
     ends with it."""
 
@@ -45,24 +45,24 @@ class Arrivals:
         self._stack = ExitStack()
         self.count = 0
 
-    def __enter__(self) -> Arrivals:
+    def __enter__(self) -> SortedArrivals:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.close()
 
-    def add(self, place: Place) -> None:
+    def add(self, place: EntryPlace) -> None:
         """Another request. Raises OSError when the temporary file cannot be written."""
         self._values.extend(place)
         self.count += 1
         if len(self._values) >= self._run_values:
             self._store()
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[EntryPlace]:
         """All of them, those with the same time in the order of the file. Raises OSError."""
         rows = self._sorted()
         runs = [self._stored(begin, end) for begin, end in self._runs]
-        return merge(*runs, (Place(*row.tolist()) for row in rows))
+        return merge(*runs, (EntryPlace(*row.tolist()) for row in rows))
 
     def _sorted(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         rows = np.frombuffer(self._values, np.int64).reshape(-1, 3)
@@ -77,9 +77,9 @@ class Arrivals:
         self._runs.append((begin, self._file.tell()))
         self._values = array("q")
 
-    def _stored(self, begin: int, end: int) -> Iterator[Place]:
+    def _stored(self, begin: int, end: int) -> Iterator[EntryPlace]:
         assert self._file is not None
         for at in range(begin, end, _READ_ROWS * _ROW_BYTES):
             data = os.pread(self._file.fileno(), min(_READ_ROWS * _ROW_BYTES, end - at), at)
             for row in np.frombuffer(data, np.int64).reshape(-1, 3).tolist():
-                yield Place(*row)
+                yield EntryPlace(*row)

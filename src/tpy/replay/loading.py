@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from tpy.load import InferCall
+from tpy.load import PlannedCall
 from tpy.recording.core.entries import RecordedRequest
 from tpy.recording.core.file_format import RecordingReader, UnreadableRecording, read_entry
-from tpy.replay.arrivals import Arrivals, Place
+from tpy.replay.arrivals import EntryPlace, SortedArrivals
 from tpy.replay.requests import Calls
 from tpy.units import MIB
 
@@ -37,14 +37,14 @@ class Names(NamedTuple):
     outputs: set[str]
 
 
-def scan(path: Path, reader: RecordingReader, arrivals: Arrivals) -> Names:
+def scan(path: Path, reader: RecordingReader, arrivals: SortedArrivals) -> Names:
     """Read the file once: `arrivals` learns the places of the requests, `reader` how the file ended. Raises RecordingError."""
     names = Names(set(), set())
     try:
         with path.open("rb") as file:
             while (block := file.read(_BLOCK_BYTES)) and not reader.problem:
                 for at, size, request in reader.feed_placed(block):
-                    arrivals.add(Place(request.arrived_ns, at, size))
+                    arrivals.add(EntryPlace(request.arrived_ns, at, size))
                     names.models.add(request.model)
                     names.outputs.update(tensor.name for response in request.responses for tensor in response.outputs)
         reader.finish()
@@ -60,7 +60,7 @@ class Loaded(NamedTuple):
 
     number: int
     request: RecordedRequest
-    call: InferCall
+    call: PlannedCall
     size: int
 
 
@@ -102,11 +102,11 @@ class _Budget:
         return self._requests < self._requests_max and self._bytes + size <= HELD_BYTES_MAX
 
 
-class Loader:
+class RequestLoader:
     """Loads requests in a separate thread while the block runs: `next_nowait` gives them, and each is to be told `done` once it
     is compared. After the last one `ended` is True, with the `problem` where one is: the file was changed meanwhile."""
 
-    def __init__(self, path: Path, arrivals: Arrivals, calls: Calls, *, in_flight_max: int) -> None:
+    def __init__(self, path: Path, arrivals: SortedArrivals, calls: Calls, *, in_flight_max: int) -> None:
         self._path = path
         self._arrivals = arrivals
         self._calls = calls
@@ -116,7 +116,7 @@ class Loader:
         self.ended = False
         self.problem = ""
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> RequestLoader:
         self._thread.start()
         return self
 

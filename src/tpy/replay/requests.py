@@ -8,7 +8,7 @@ from typing import Final
 
 from tpy.errors import ErrorCode, TpyError
 from tpy.frontends.binary_tensor import read_binary
-from tpy.load import InferCall
+from tpy.load import PlannedCall
 from tpy.messages import Tensor
 from tpy.recording.core.entries import RecordedRequest
 
@@ -33,7 +33,7 @@ class Calls:
         self._broken: set[tuple[str, int | str]] = set()
         self.left_out: Counter[str] = Counter()
 
-    def make(self, request: RecordedRequest) -> InferCall | None:
+    def make(self, request: RecordedRequest) -> PlannedCall | None:
         """The call; None for a request that is left out."""
         sequence = request.sequence
         key = None if sequence is None else (request.model, sequence.id)
@@ -55,7 +55,7 @@ class Calls:
         return None
 
 
-def _call(request: RecordedRequest, protocol: str, model_as: Mapping[str, str]) -> InferCall | str:
+def _call(request: RecordedRequest, protocol: str, model_as: Mapping[str, str]) -> PlannedCall | str:
     """The call, or the reason why there is no call."""
     if request.status == ErrorCode.CANCELLED.value:
         return "that their clients cancelled"
@@ -85,7 +85,7 @@ def _call(request: RecordedRequest, protocol: str, model_as: Mapping[str, str]) 
         parameters["timeout"] = request.timeout_us
     if protocol == GRPC_STREAM:
         parameters[_EMPTY_FINAL] = True
-    return InferCall(
+    return PlannedCall(
         model=model_as.get(request.model, request.model),
         version="" if request.version is None else str(request.version),
         request_id=request.id,

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from tpy.load import (
     SUCCESS,
-    Answer,
+    AnswerPart,
     BrokenAnswer,
     Driver,
-    InferCall,
+    PlannedCall,
     ServerLost,
     Slot,
     Target,
@@ -28,11 +28,11 @@ from tpy.load import (
 )
 from tpy.messages import Tensor
 from tpy.recording.core.file_format import RecordingReader
-from tpy.replay.arrivals import Arrivals
+from tpy.replay.arrivals import SortedArrivals
 from tpy.replay.core.comparison import Answered, Difference, Tolerances, compare, has_all_contents
 from tpy.replay.core.plan import ReplaySchedule
-from tpy.replay.core.report import Outcome, Report, Results
-from tpy.replay.loading import Loaded, Loader, RecordingError, scan
+from tpy.replay.core.report import ReplayReport, RequestOutcome, Results
+from tpy.replay.loading import Loaded, RecordingError, RequestLoader, scan
 from tpy.replay.requests import GRPC_STREAM, HTTP, Calls
 from tpy.units import NS_PER_MS
 
@@ -59,14 +59,14 @@ class ReplayOptions(NamedTuple):
     progress: Callable[[int, int], None]
 
 
-def replay(path: Path, options: ReplayOptions) -> Report:
+def replay(path: Path, options: ReplayOptions) -> ReplayReport:
     """Send the requests of a file, and compare. What goes wrong then is in the report. Raises RecordingError for a file that is
     not a recording, or has nothing of a name in `model_as` or `tolerances`, before anything is sent."""
     reader = RecordingReader()
     calls = Calls(options.target.protocol, options.model_as)
     results = Results(options.differences_kept)
     problem = ""
-    with Arrivals() as arrivals:
+    with SortedArrivals() as arrivals:
         names = scan(path, reader, arrivals)
         if unknown := sorted(set(options.model_as) - names.models):
             known = ", ".join(sorted(names.models))
@@ -75,7 +75,7 @@ def replay(path: Path, options: ReplayOptions) -> Report:
             known = ", ".join(sorted(names.outputs)) or "none"
             raise RecordingError(f"--tolerance: no answer has an output {', '.join(unknown)}; there are {known}")
         begun_s = time.monotonic()
-        with Loader(path, arrivals, calls, in_flight_max=options.concurrency) as loader:
+        with RequestLoader(path, arrivals, calls, in_flight_max=options.concurrency) as loader:
             first = loader.wait_first()
             if first is not None:
                 problem = _exchange(first, loader, options, results, arrivals.count)
@@ -94,7 +94,7 @@ def replay(path: Path, options: ReplayOptions) -> Report:
     )
 
 
-def _exchange(first: Loaded, loader: Loader, options: ReplayOptions, results: Results, count: int) -> str:
+def _exchange(first: Loaded, loader: RequestLoader, options: ReplayOptions, results: Results, count: int) -> str:
     """Send and compare; returns why it ended early, "" if it did not."""
     with _Comparer(loader, options, results) as comparer:
         exchange = _Exchange(first, loader, options, results, comparer, count)
@@ -111,7 +111,7 @@ class _Exchange:
     """The schedule, the requests and the observer of a Driver."""
 
     def __init__(
-        self, first: Loaded, loader: Loader, options: ReplayOptions, results: Results, comparer: _Comparer, count: int
+        self, first: Loaded, loader: RequestLoader, options: ReplayOptions, results: Results, comparer: _Comparer, count: int
     ) -> None:
         self._loader = loader
         self._options = options
@@ -120,7 +120,7 @@ class _Exchange:
         self._count = count
         self._plan = ReplaySchedule(options.speed)
         self._loaded: dict[int, Loaded] = {}
-        self._parts: dict[int, list[Answer]] = {}
+        self._parts: dict[int, list[AnswerPart]] = {}
         self._answered = 0
         self._add(first)
 
@@ -163,7 +163,7 @@ class _Exchange:
         self._results.sent(loaded.request.model)
         return loaded.number, self._encode(loaded.call)
 
-    def _encode(self, call: InferCall) -> bytes:
+    def _encode(self, call: PlannedCall) -> bytes:
         target = self._options.target
         if target.protocol == HTTP:
             return encode_http(call, target.authority, self._options.headers).fill()
@@ -174,11 +174,11 @@ class _Exchange:
     def sent(self, duration_ns: int) -> None:
         """See tpy.load.Observer."""
 
-    def responded(self, slot: Slot, answer: Answer, now_ns: int) -> None:
+    def responded(self, slot: Slot, answer: AnswerPart, now_ns: int) -> None:
         """See tpy.load.Observer."""
         self._parts.setdefault(slot.call, []).append(answer)
 
-    def finished(self, slot: Slot, answer: Answer, now_ns: int) -> None:
+    def finished(self, slot: Slot, answer: AnswerPart, now_ns: int) -> None:
         """See tpy.load.Observer."""
         number, latency_ns = slot.call, now_ns - slot.due_ns
         self._plan.finished(number, now_ns)
@@ -221,7 +221,7 @@ class _Answers(NamedTuple):
     """All that a request was answered."""
 
     loaded: Loaded
-    parts: Sequence[Answer]
+    parts: Sequence[AnswerPart]
     latency_ns: int
 
 
@@ -232,12 +232,12 @@ class _Comparer:
     of the server otherwise, and no answer.
     """
 
-    def __init__(self, loader: Loader, options: ReplayOptions, results: Results) -> None:
+    def __init__(self, loader: RequestLoader, options: ReplayOptions, results: Results) -> None:
         self._loader = loader
         self._options = options
         self._results = results
         self._queue: queue.SimpleQueue[_Answers | None] = queue.SimpleQueue()
-        self._lost: deque[Outcome] = deque()
+        self._lost: deque[RequestOutcome] = deque()
         self._lost_text = ""
         self._heard = False
         """An answer has come."""
@@ -250,7 +250,7 @@ class _Comparer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._join()
 
-    def put(self, loaded: Loaded, parts: Sequence[Answer], latency_ns: int) -> None:
+    def put(self, loaded: Loaded, parts: Sequence[AnswerPart], latency_ns: int) -> None:
         """Compare this answer."""
         self._queue.put(_Answers(loaded, parts, latency_ns))
 
@@ -274,7 +274,7 @@ class _Comparer:
     def _take(self, work: _Answers) -> None:
         number, request = work.loaded.number, work.loaded.request
         difference = self._compare(number, work)
-        outcome = Outcome(
+        outcome = RequestOutcome(
             model=request.model,
             recorded_ns=request.latency_ns,
             replayed_ns=work.latency_ns,
@@ -306,7 +306,7 @@ class _Comparer:
             return Difference(number=number, model=request.model, id=request.id, what=what, recorded="-", replayed=str(error))
         return compare(number, request, answers, self._options.tolerances)
 
-    def _read(self, answer: Answer) -> Answered | None:
+    def _read(self, answer: AnswerPart) -> Answered | None:
         """The response; None for the one that only says that there are no more."""
         if answer.status not in SUCCESS:
             return Answered(error=error_text(answer) or f"status {answer.status}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tpy.analyze.core.space import Candidate, Point
+from tpy.analyze.core.space import CandidateConfig, Point
 
 MARGIN = 1.02
 """A measurement is better than another when it is so by this factor: two of the same thing differ by about as much."""
@@ -61,7 +61,7 @@ _TIMES = ("avg_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms", "queue_ms", "compute
 _SUMS = ("throughput", "memory_mb", "gpu_memory_mb", "responses_per_s")
 
 
-class Metric(msgspec.Struct, frozen=True):
+class GoalMetric(msgspec.Struct, frozen=True):
     """A figure that can be an objective or have a bound."""
 
     field: str
@@ -75,17 +75,17 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 METRICS = {
-    "perf_throughput": Metric("throughput", "infer/s", True),
-    "perf_latency_avg": Metric("avg_ms", "ms"),
-    "perf_latency_p50": Metric("p50_ms", "ms"),
-    "perf_latency_p90": Metric("p90_ms", "ms"),
-    "perf_latency_p95": Metric("p95_ms", "ms"),
-    "perf_latency_p99": Metric("p99_ms", "ms"),
-    "cpu_used_ram": Metric("memory_mb", "MB"),
-    "gpu_used_memory": Metric("gpu_memory_mb", "MB"),
-    "output_token_throughput": Metric("responses_per_s", "responses/s", True),
-    "time_to_first_token_p99": Metric("first_p99_ms", "ms"),
-    "inter_token_latency_p99": Metric("between_p99_ms", "ms"),
+    "perf_throughput": GoalMetric("throughput", "infer/s", True),
+    "perf_latency_avg": GoalMetric("avg_ms", "ms"),
+    "perf_latency_p50": GoalMetric("p50_ms", "ms"),
+    "perf_latency_p90": GoalMetric("p90_ms", "ms"),
+    "perf_latency_p95": GoalMetric("p95_ms", "ms"),
+    "perf_latency_p99": GoalMetric("p99_ms", "ms"),
+    "cpu_used_ram": GoalMetric("memory_mb", "MB"),
+    "gpu_used_memory": GoalMetric("gpu_memory_mb", "MB"),
+    "output_token_throughput": GoalMetric("responses_per_s", "responses/s", True),
+    "time_to_first_token_p99": GoalMetric("first_p99_ms", "ms"),
+    "inter_token_latency_p99": GoalMetric("between_p99_ms", "ms"),
 }
 """By Model Analyzer's names; perf_latency_p50 is an addition. A token is a response of a model that answers with several."""
 
@@ -205,7 +205,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
     def ranked(self, rows: Iterable[Row]) -> list[Row]:
         """The best row of each configuration, the best first."""
-        best: dict[Candidate, Row] = {}
+        best: dict[CandidateConfig, Row] = {}
         for row in rows:
             held = best.get(row.point.candidate)
             if held is None or self.score(row) > self.score(held):

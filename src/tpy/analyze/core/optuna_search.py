@@ -12,7 +12,7 @@ import msgspec
 
 from tpy.analyze.core.goal import Goal, Row, Score
 from tpy.analyze.core.search import Search, confirmed, points_of
-from tpy.analyze.core.space import OFF, Candidate, Point, Space, read
+from tpy.analyze.core.space import OFF, CandidateConfig, Point, Space, read
 from tpy.config import ModelConfig
 
 _REPEATS_MAX = 20
@@ -100,7 +100,7 @@ def _point(space: Space, base: Mapping[str, ModelConfig], trial: Any, *, formula
     return Point(candidate, levels[trial.suggest_int("concurrency", 0, len(levels) - 1)])
 
 
-def _formula(space: Space, base: Mapping[str, ModelConfig], candidate: Candidate) -> int:
+def _formula(space: Space, base: Mapping[str, ModelConfig], candidate: CandidateConfig) -> int:
     """Twice the places in the batches of all instances, as a level that is searched: that or the nearest below."""
     places = 1
     for config in space.configs(base, candidate).values():

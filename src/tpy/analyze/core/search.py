@@ -8,7 +8,7 @@ import math
 from collections.abc import Generator, Iterator
 
 from tpy.analyze.core.goal import Goal, Row
-from tpy.analyze.core.space import Candidate, Dimension, Point, Space
+from tpy.analyze.core.space import CandidateConfig, Point, SettingRange, Space
 
 Search = Generator[Point, Row, None]
 
@@ -91,7 +91,7 @@ def _climb(space: Space, goal: Goal) -> Search:
     The concurrency is searched for each configuration, from the best one's on.
     """
     climb = _Climb(space, goal)
-    start = yield from climb.level(Candidate(), None)
+    start = yield from climb.level(CandidateConfig(), None)
     best = start
     for dimensions in (space.dimensions, space.dimensions[::-1]):
         top = yield from _ascend(climb, start, dimensions)
@@ -100,7 +100,7 @@ def _climb(space: Space, goal: Goal) -> Search:
 
 
 def _ascend(
-    climb: _Climb, best: Row, dimensions: tuple[Dimension, ...], *, diagonals: bool = False
+    climb: _Climb, best: Row, dimensions: tuple[SettingRange, ...], *, diagonals: bool = False
 ) -> Generator[Point, Row, Row]:
     """The top that is reached from a row, by steps in these dimensions in this order."""
     space = climb.space
@@ -118,7 +118,7 @@ def _ascend(
             return best
 
 
-def _diagonals(space: Space, candidate: Candidate) -> Iterator[Candidate]:
+def _diagonals(space: Space, candidate: CandidateConfig) -> Iterator[CandidateConfig]:
     """The configurations that are one step away in two dimensions."""
     for one, other in itertools.combinations(space.dimensions, 2):
         for step, other_step in ((-1, 1), (1, -1), (1, 1), (-1, -1)):
@@ -132,9 +132,9 @@ class _Climb:
     def __init__(self, space: Space, goal: Goal) -> None:
         self.space = space
         self._goal = goal
-        self._seen: dict[Candidate, Row] = {}
+        self._seen: dict[CandidateConfig, Row] = {}
 
-    def along(self, best: Row, candidates: Iterator[Candidate]) -> Generator[Point, Row, Row]:
+    def along(self, best: Row, candidates: Iterator[CandidateConfig]) -> Generator[Point, Row, Row]:
         """The best row of these configurations and of `best`, as far as they are not given up."""
         patience = _PATIENCE
         for candidate in candidates:
@@ -147,7 +147,7 @@ class _Climb:
                 break
         return best
 
-    def level(self, candidate: Candidate, best: Row | None) -> Generator[Point, Row, Row]:
+    def level(self, candidate: CandidateConfig, best: Row | None) -> Generator[Point, Row, Row]:
         """The best concurrency of a configuration: from that of the best row up as long as it gets better, else down."""
         if candidate in self._seen:
             return self._seen[candidate]

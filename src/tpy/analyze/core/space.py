@@ -27,7 +27,7 @@ backends are "parameter:NAME", any other field of the configuration is "field:NA
 _ORDER = ("max_batch_size", "delay_us")
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class CandidateConfig(msgspec.Struct, frozen=True):
     """A configuration: the settings that differ from the default."""
 
     settings: tuple[tuple[str, Value], ...] = ()
@@ -39,11 +39,11 @@ class Candidate(msgspec.Struct, frozen=True):
 class Point(msgspec.Struct, frozen=True):
     """A configuration under a level of load, a number of clients or a rate: measured at once."""
 
-    candidate: Candidate
+    candidate: CandidateConfig
     concurrency: int
 
 
-class Dimension(msgspec.Struct, frozen=True, kw_only=True):
+class SettingRange(msgspec.Struct, frozen=True, kw_only=True):
     """One setting of one model, and its values in order, the default's among them."""
 
     model: str
@@ -61,11 +61,11 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
 class Space(msgspec.Struct, frozen=True, kw_only=True):
     """All configurations. `notes` say which wishes make no sense for the model."""
 
-    dimensions: tuple[Dimension, ...]
+    dimensions: tuple[SettingRange, ...]
     concurrencies: tuple[int, ...]
     notes: tuple[str, ...] = ()
 
-    def candidate(self, chosen: Mapping[str, Value]) -> Candidate:
+    def candidate(self, chosen: Mapping[str, Value]) -> CandidateConfig:
         """The configuration with these settings, and the default's for the others. The same settings make equal candidates."""
         chosen = dict(chosen)
         for one in self.dimensions:
@@ -78,17 +78,17 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
                 if not batched or (isinstance(wanted, int) and isinstance(limit, int) and wanted > limit):
                     chosen.pop(one.label, None)
         pairs = [(one.label, chosen[one.label]) for one in self.dimensions if chosen.get(one.label, one.default) != one.default]
-        return Candidate(tuple(pairs))
+        return CandidateConfig(tuple(pairs))
 
-    def all(self) -> Iterator[Candidate]:
+    def all(self) -> Iterator[CandidateConfig]:
         """Every configuration once, the default first."""
-        seen = {Candidate(): None}
+        seen = {CandidateConfig(): None}
         for values in itertools.product(*(one.values for one in self.dimensions)):
             pairs = {one.label: value for one, value in zip(self.dimensions, values, strict=True)}
             seen.setdefault(self.candidate(pairs))
         yield from seen
 
-    def neighbours(self, candidate: Candidate, dimension: Dimension, step: int) -> Iterator[Candidate]:
+    def neighbours(self, candidate: CandidateConfig, dimension: SettingRange, step: int) -> Iterator[CandidateConfig]:
         """The configurations from `candidate` on in one direction of a dimension, the next first.
 
         A larger batch alone changes nothing while nothing batches: dynamic batching is switched on with it.
@@ -106,7 +106,7 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
                 yield fresh
             at += step
 
-    def configs(self, base: Mapping[str, ModelConfig], candidate: Candidate) -> dict[str, ModelConfig]:
+    def configs(self, base: Mapping[str, ModelConfig], candidate: CandidateConfig) -> dict[str, ModelConfig]:
         """The configurations of the models with the candidate's settings, of all models of `base`."""
         chosen = dict(candidate.settings)
         configs = dict(base)
@@ -115,7 +115,7 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
             configs[one.model] = changed(configs[one.model], one.knob, chosen.get(one.label, one.default))
         return configs
 
-    def _beside(self, dimension: Dimension, knob: str) -> Dimension | None:
+    def _beside(self, dimension: SettingRange, knob: str) -> SettingRange | None:
         """The dimension of another setting of the same model."""
         return next((one for one in self.dimensions if one.model == dimension.model and one.knob == knob), None)
 
@@ -145,10 +145,10 @@ def make_space(
             default = read(config, knob)
             ordered = _ordered({*values, default})
             if len(ordered) > 1:
-                dimensions.append(Dimension(model=name, knob=knob, values=ordered, default=default, qualified=len(base) > 1))
+                dimensions.append(SettingRange(model=name, knob=knob, values=ordered, default=default, qualified=len(base) > 1))
     if len(request_batches) > 1:
         sizes = _ordered(set(request_batches))
-        dimensions.append(Dimension(model="", knob=REQUEST_BATCH, values=sizes, default=request_batches[0]))
+        dimensions.append(SettingRange(model="", knob=REQUEST_BATCH, values=sizes, default=request_batches[0]))
     return Space(dimensions=tuple(dimensions), concurrencies=tuple(sorted(set(concurrencies))), notes=tuple(notes))
 
 

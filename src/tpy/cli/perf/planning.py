@@ -18,7 +18,7 @@ from tpy.cli.perf.options import PerfOptions
 from tpy.cli.perf.profile import values_of
 from tpy.cli.server_address import port_of_server
 from tpy.limits import LOAD_FILES_MAX
-from tpy.load import InferCall, Load, RawTemplate, Rules, Target, Template, Tls, encode_grpc, encode_http
+from tpy.load import PlannedCall, RawTemplate, Rules, Target, Template, Tls, Workload, encode_grpc, encode_http
 from tpy.load.calls import Parameter, model_path
 from tpy.load.checking import Expected
 from tpy.load.core.http1 import encode_request
@@ -177,7 +177,7 @@ def rules_of(options: PerfOptions) -> Rules:
     )
 
 
-def load_of(options: PerfOptions, target: Target, model: ModelFacts, shared: SharedTensors | None) -> Load:
+def load_of(options: PerfOptions, target: Target, model: ModelFacts, shared: SharedTensors | None) -> Workload:
     """The requests. Raises UsageError and DataError."""
     if options.batch > max(1, model.max_batch_size):
         raise UsageError(f"-b {options.batch}: {model.name} takes at most {max(1, model.max_batch_size)} inferences in a request")
@@ -190,7 +190,7 @@ def load_of(options: PerfOptions, target: Target, model: ModelFacts, shared: Sha
     for stream in streams:
         made: list[Template] = []
         for entry in stream:
-            call = InferCall(
+            call = PlannedCall(
                 model=model.name,
                 version=options.model_version,
                 inputs=entry.inputs,
@@ -208,7 +208,7 @@ def load_of(options: PerfOptions, target: Target, model: ModelFacts, shared: Sha
     if known and shared is not None:
         raise UsageError("validation_data cannot be compared with outputs in shared memory")
     expected = [[None if entry.expected is None else Expected.of(entry.expected) for entry in stream] for stream in streams]
-    return Load(
+    return Workload(
         target=target,
         model=model.name,
         version=options.model_version,
@@ -245,7 +245,7 @@ def _streams(options: PerfOptions, model: ModelFacts) -> Streams:
     return read_files(paths, model, made)
 
 
-def raw_load(options: PerfOptions, target: Target) -> Load:
+def raw_load(options: PerfOptions, target: Target) -> Workload:
     """The requests of the generate extension and of OpenAI's API: documents of a JSON file, or for OpenAI's API prompts of random
     words. Raises UsageError."""
     if options.service_kind == "openai":
@@ -261,7 +261,7 @@ def raw_load(options: PerfOptions, target: Target) -> Load:
                 payload = {"stream_options": {"include_usage": True}, **payload, "stream": True}
         body = orjson.dumps(payload)
         templates.append(RawTemplate(content=encode_request("POST", path, target.authority, headers, body)))
-    return Load(target=target, model=options.model, version=options.model_version, streams=[templates])
+    return Workload(target=target, model=options.model, version=options.model_version, streams=[templates])
 
 
 def inputs_of(options: PerfOptions, model: ModelFacts | None) -> list[Mapping[str, object]]:

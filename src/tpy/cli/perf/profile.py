@@ -11,7 +11,7 @@ import orjson
 
 from tpy import __version__
 from tpy.cli.perf.results import Run, level_value
-from tpy.load import Answer, BrokenAnswer, Level, read_grpc, read_http
+from tpy.load import AnswerPart, BrokenAnswer, Level, read_grpc, read_http
 from tpy.load.records import NO_BODY, Body, Record, RecordBatch
 from tpy.messages import DataType, Tensor
 
@@ -78,7 +78,7 @@ def _outputs(run: Run, body: Body) -> Mapping[str, object]:
         if run.target.protocol.startswith("grpc"):
             return values_of(read_grpc(body.content, streamed=run.target.protocol == "grpc-stream"))
         headers = {} if body.json_bytes < 0 else {"inference-header-content-length": str(body.json_bytes)}
-        return values_of(read_http(Answer(_OK, body.content, True, headers)))
+        return values_of(read_http(AnswerPart(_OK, body.content, True, headers)))
     except BrokenAnswer as error:
         return {"error": str(error)}
 

@@ -11,8 +11,8 @@ import msgspec
 import orjson
 
 from tpy import __version__
-from tpy.load import Histogram, Level, Result, Statistics, Target
-from tpy.load.gpus import GpuUse
+from tpy.load import LatencyHistogram, Level, LevelResult, ServerStatistics, Target
+from tpy.load.gpus import MeasuredGpu
 from tpy.plots import SERIES_MAX, Series, line_plot, page, stacked_plot
 
 PERCENTILES = (50, 90, 95, 99)
@@ -28,12 +28,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     percentile: int
     is_rate: bool
-    results: list[Result]
+    results: list[LevelResult]
     decoupled: bool = False
     service_kind: str = "triton"
     endpoint: str = ""
     verbose: bool = False
-    gpus: list[dict[str, GpuUse]] = []
+    gpus: list[dict[str, MeasuredGpu]] = []
     """Of each result, where metrics are collected."""
 
     @property
@@ -65,9 +65,9 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     receive: float = 0.0
 
     @classmethod
-    def of(cls, result: Result) -> Parts:
+    def of(cls, result: LevelResult) -> Parts:
         """From the server's statistics and the client's own times."""
-        server = result.server or Statistics()
+        server = result.server or ServerStatistics()
         count = max(1, server.success.count)
         queue, before, inside, after = (
             part.ns / count / _NS_PER_US
@@ -120,7 +120,7 @@ def _headings(run: Run) -> list[str]:
     return [*found, "queue", "compute", "network", "server CPU", "server MiB", "client CPU"]
 
 
-def _row(run: Run, result: Result) -> list[str]:
+def _row(run: Run, result: LevelResult) -> list[str]:
     parts = Parts.of(result)
     found = [f"{level_value(result.level):g}", f"{result.inferences_per_s:.1f}", _us(result.latencies.mean_ns)]
     found += [_us(result.latencies.percentile_ns(percent)) for percent in run.percentiles]
@@ -148,7 +148,7 @@ def _us(ns: float) -> str:
     return f"{ns / _NS_PER_US:.0f}"
 
 
-def _notes(run: Run, result: Result) -> list[str]:
+def _notes(run: Run, result: LevelResult) -> list[str]:
     """Remarks on the figures of a level."""
     where = level_text(result.level)
     notes = []
@@ -174,7 +174,7 @@ def _notes(run: Run, result: Result) -> list[str]:
     return notes
 
 
-def _gpu_notes(result: Result, gpus: Mapping[str, GpuUse]) -> list[str]:
+def _gpu_notes(result: LevelResult, gpus: Mapping[str, MeasuredGpu]) -> list[str]:
     """Remarks on the GPUs."""
     notes = []
     for uuid, use in gpus.items():
@@ -206,7 +206,7 @@ def render_csv(run: Run) -> str:
     return file.getvalue()
 
 
-def _csv_row(run: Run, result: Result, gpus: Mapping[str, GpuUse] | None, *, shown: bool) -> list[str]:
+def _csv_row(run: Run, result: LevelResult, gpus: Mapping[str, MeasuredGpu] | None, *, shown: bool) -> list[str]:
     """A line. Latencies of requests with several responses are those of the first one, as perf_analyzer has them."""
     parts = Parts.of(result)
     latencies = result.first if run.decoupled and result.first.count else result.latencies
@@ -223,7 +223,7 @@ def _csv_row(run: Run, result: Result, gpus: Mapping[str, GpuUse] | None, *, sho
     return row
 
 
-def _of_gpus(gpus: Mapping[str, GpuUse], name: str) -> str:
+def _of_gpus(gpus: Mapping[str, MeasuredGpu], name: str) -> str:
     """A figure of each GPU, in perf_analyzer's form."""
     return "".join(f"{uuid}:{getattr(use, name):g};" for uuid, use in gpus.items() if getattr(use, name) is not None)
 
@@ -245,7 +245,7 @@ def render_json(run: Run) -> str:
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-def _document(run: Run, number: int, result: Result) -> dict[str, object]:
+def _document(run: Run, number: int, result: LevelResult) -> dict[str, object]:
     found: dict[str, object] = {
         "level": level_text(result.level),
         "concurrency": result.level.concurrency or None,
@@ -284,7 +284,7 @@ def _document(run: Run, number: int, result: Result) -> dict[str, object]:
     return found
 
 
-def _distribution(histogram: Histogram, percentiles: Sequence[int]) -> dict[str, float]:
+def _distribution(histogram: LatencyHistogram, percentiles: Sequence[int]) -> dict[str, float]:
     shown = {f"p{percent}": histogram.percentile_ns(percent) / _NS_PER_US for percent in percentiles}
     return {
         "average": histogram.mean_ns / _NS_PER_US,
@@ -317,7 +317,7 @@ def render_html(run: Run) -> str:
     return page(f"tpy perf: {run.model}", parts)
 
 
-def _over_levels(run: Run, results: list[Result]) -> list[str]:
+def _over_levels(run: Run, results: list[LevelResult]) -> list[str]:
     """The plots of several levels."""
     level = "requests per second asked for" if run.is_rate else "concurrency"
     throughput = [Series(name="infer/s", points=[(level_value(each.level), each.inferences_per_s) for each in results])]
@@ -336,11 +336,11 @@ def _over_levels(run: Run, results: list[Result]) -> list[str]:
     ]
 
 
-def _micros(result: Result, percent: float) -> float:
+def _micros(result: LevelResult, percent: float) -> float:
     return result.latencies.percentile_ns(percent) / 1e3
 
 
-def _curve(result: Result) -> list[tuple[float, float]]:
+def _curve(result: LevelResult) -> list[tuple[float, float]]:
     values, shares = result.latencies.curve()
     step = max(1, len(values) // _CURVE_POINTS)
     kept = sorted({*range(0, len(values), step), len(values) - 1})

@@ -15,13 +15,13 @@ from tpy.cli.perf.planning import headers_of, inputs_of, load_of, members_of, ra
 from tpy.cli.perf.profile import left_out, render_profile
 from tpy.cli.perf.results import Run, level_text, render_csv, render_html, render_json, render_table
 from tpy.limits import LOAD_INTERVALS_MAX
-from tpy.load import Level, Load, Meter, ModelFacts, Result, Server, ServerError, Target
+from tpy.load import Level, LevelResult, MeasuredServer, Meter, ModelFacts, ServerError, Target, Workload
 from tpy.load.core.ranges import BadRange, LevelRange, parse_range
 from tpy.load.core.searching import BinarySearch, LinearSearch, Search
 from tpy.load.data import DataError
-from tpy.load.gpus import GpuUse, GpuWatch, MetricsError, MetricsPage, use_of
+from tpy.load.gpus import GpuMetricsPage, GpuWatch, MeasuredGpu, MetricsError, use_of
 from tpy.load.local import LocalServer
-from tpy.load.shared_memory import CudaMemory, NoMemory, SharedTensors, SystemMemory
+from tpy.load.shared_memory import CudaMemory, NoSharedMemory, SharedTensors, SystemMemory
 from tpy.load.workers import WorkerFailed
 
 
@@ -107,7 +107,7 @@ def run(options: PerfOptions) -> int:
         with ExitStack() as regions:
             meter, model = _meter(options, target, regions)
             results, gpus = _measure(meter, levels, options, page)
-    except (ServerError, DataError, NoMemory, WorkerFailed) as error:
+    except (ServerError, DataError, NoSharedMemory, WorkerFailed) as error:
         raise UsageError(str(error)) from error
     found = Run(
         model=options.model,
@@ -129,7 +129,7 @@ def run(options: PerfOptions) -> int:
     return _status(results)
 
 
-def _metrics_page(options: PerfOptions) -> MetricsPage | None:
+def _metrics_page(options: PerfOptions) -> GpuMetricsPage | None:
     """The page of --metrics-url, which has been read once. Raises UsageError."""
     if not options.collect_metrics:
         return None
@@ -140,7 +140,7 @@ def _metrics_page(options: PerfOptions) -> MetricsPage | None:
         port = 0
     if not parts.hostname or not port or parts.scheme not in ("http", "https"):
         raise UsageError(f"--metrics-url: expected HOST:PORT/PATH, got {options.metrics_url!r}")
-    page = MetricsPage(parts.hostname, port, parts.path or "/metrics", tls_of(options) if parts.scheme == "https" else None)
+    page = GpuMetricsPage(parts.hostname, port, parts.path or "/metrics", tls_of(options) if parts.scheme == "https" else None)
     try:
         if not page.gpus():
             _progress("the metrics page shows no GPUs")
@@ -153,7 +153,7 @@ def _meter(options: PerfOptions, target: Target, regions: ExitStack) -> tuple[Me
     local = LocalServer.listening_at(target.host, target.port)
     if options.service_kind != "triton":
         return Meter(raw_load(options, target), rules_of(options), local=local, progress=_progress), None
-    server = Server(target, headers_of(options))
+    server = MeasuredServer(target, headers_of(options))
     model = server.model(options.model, options.model_version)
     if model.decoupled and target.protocol != "grpc-stream":
         raise UsageError(f"{model.name} is decoupled: it answers over streams: -i grpc --streaming")
@@ -162,7 +162,7 @@ def _meter(options: PerfOptions, target: Target, regions: ExitStack) -> tuple[Me
         memory = SystemMemory() if options.shared_memory == "system" else CudaMemory.of_gpu(0)
         outputs = [tensor.name for tensor in model.outputs]
         shared = SharedTensors(memory, server, outputs, options.output_shared_memory_size * options.batch)
-    load: Load = load_of(options, target, model, shared)
+    load: Workload = load_of(options, target, model, shared)
     if shared is not None:
         regions.enter_context(shared)
     _set_tracing(options, server)
@@ -170,7 +170,7 @@ def _meter(options: PerfOptions, target: Target, regions: ExitStack) -> tuple[Me
     return Meter(load, rules_of(options), server=server, members=members, local=local, progress=_progress), model
 
 
-def _set_tracing(options: PerfOptions, server: Server) -> None:
+def _set_tracing(options: PerfOptions, server: MeasuredServer) -> None:
     """As the trace flags say, if there are any."""
     numbers = {"trace_rate": options.trace_rate, "trace_count": options.trace_count, "log_frequency": options.log_frequency}
     settings = {name: [str(value)] for name, value in numbers.items() if value is not None}
@@ -181,11 +181,11 @@ def _set_tracing(options: PerfOptions, server: Server) -> None:
 
 
 def _measure(
-    meter: Meter, levels: Levels, options: PerfOptions, page: MetricsPage | None
-) -> tuple[list[Result], list[dict[str, GpuUse]]]:
+    meter: Meter, levels: Levels, options: PerfOptions, page: GpuMetricsPage | None
+) -> tuple[list[LevelResult], list[dict[str, MeasuredGpu]]]:
     """The results of the levels, until one of them says that there is no use in going on; and the GPUs meanwhile."""
-    results: list[Result] = []
-    gpus: list[dict[str, GpuUse]] = []
+    results: list[LevelResult] = []
+    gpus: list[dict[str, MeasuredGpu]] = []
     met = True
     while (level := levels.next(met=met)) is not None:
         number = len(results) + 1
@@ -207,7 +207,7 @@ def _measure(
     return results, gpus
 
 
-def _goes_on(result: Result) -> bool:
+def _goes_on(result: LevelResult) -> bool:
     """True if another level can be measured; says why not."""
     if result.lost:
         _progress(f"the server was lost: {result.lost}; what was measured until then:")
@@ -218,7 +218,7 @@ def _goes_on(result: Result) -> bool:
     return False
 
 
-def _status(results: Sequence[Result]) -> int:
+def _status(results: Sequence[LevelResult]) -> int:
     if any(result.interrupted for result in results):
         return INTERRUPTED
     if any(result.lost or result.errors or not result.requests for result in results):

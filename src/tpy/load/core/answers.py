@@ -8,14 +8,14 @@ from typing import NamedTuple
 _NO_HEADERS: Mapping[str, str] = {}
 
 
-class Tokens(NamedTuple):
+class TokenCounts(NamedTuple):
     """The numbers of tokens of a language model's answer."""
 
     prompt: int
     completion: int
 
 
-class Answer(NamedTuple):
+class AnswerPart(NamedTuple):
     """A whole answer, or a part of one that goes on (`final` False). `tokens` are those of the whole answer, where they are
     counted.
 
@@ -26,7 +26,7 @@ class Answer(NamedTuple):
     body: bytes
     final: bool
     headers: Mapping[str, str] = _NO_HEADERS
-    tokens: Tokens | None = None
+    tokens: TokenCounts | None = None
 
 
 class BrokenAnswer(Exception):

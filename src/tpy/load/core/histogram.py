@@ -34,7 +34,7 @@ class SparseCounts(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     largest: int
 
 
-class Histogram:
+class LatencyHistogram:
     """Counts of values in nanoseconds."""
 
     def __init__(self) -> None:
@@ -55,9 +55,9 @@ class Histogram:
         self._smallest = min(self._smallest, int(values.min()))
         self._largest = max(self._largest, int(values.max()))
 
-    def merge(self, other: Histogram | SparseCounts) -> None:
+    def merge(self, other: LatencyHistogram | SparseCounts) -> None:
         """Count what another histogram has counted."""
-        sparse = other.sparse() if isinstance(other, Histogram) else other
+        sparse = other.sparse() if isinstance(other, LatencyHistogram) else other
         if not sparse.buckets:
             return
         self._counts[sparse.buckets] += np.array(sparse.counts, np.int64)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from tpy import limits
-from tpy.load.core.answers import Answer, BrokenAnswer
+from tpy.load.core.answers import AnswerPart, BrokenAnswer
 
 _HEAD_END = b"\r\n\r\n"
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
@@ -56,7 +56,7 @@ class AnswerReader:
         self._head: Head | None = None
         self._chunks: list[bytes] = []
 
-    def feed(self, data: bytes) -> list[Answer]:
+    def feed(self, data: bytes) -> list[AnswerPart]:
         """Take bytes. Returns what is complete with them. Raises BrokenAnswer."""
         if self._missing:
             self._parts.append(data)
@@ -67,7 +67,7 @@ class AnswerReader:
         elif self._kept:
             data = self._kept + data
             self._kept = b""
-        found: list[Answer] = []
+        found: list[AnswerPart] = []
         while data:
             head = self._head
             if head is None:
@@ -79,7 +79,7 @@ class AnswerReader:
                     break
                 head = self._heads.get(data[:end]) or self._read_head(data[:end])
                 if head.length is not None and len(data) == end + 4 + head.length:  # as nearly all of them are
-                    found.append(Answer(head.status, data[end + 4 :], True, head.headers))
+                    found.append(AnswerPart(head.status, data[end + 4 :], True, head.headers))
                     break
                 data = data[end + 4 :]
                 if 100 <= head.status < 200:
@@ -91,13 +91,13 @@ class AnswerReader:
             data = rest
         return found
 
-    def closed(self) -> list[Answer]:
+    def closed(self) -> list[AnswerPart]:
         """The connection has ended. Returns the answer that ends with it, if there is one."""
         head = self._head
         if head is None or head.chunked or head.length is not None:
             return []
         self._head = None
-        return [Answer(head.status, self._take_parts(), True, head.headers)]
+        return [AnswerPart(head.status, self._take_parts(), True, head.headers)]
 
     @property
     def idle(self) -> bool:
@@ -118,7 +118,7 @@ class AnswerReader:
             self._heads[text] = head
         return head
 
-    def _read_body(self, head: Head, data: bytes, found: list[Answer]) -> bytes | None:
+    def _read_body(self, head: Head, data: bytes, found: list[AnswerPart]) -> bytes | None:
         """Read on in a body. Returns what is behind it, None when it is not complete."""
         if head.chunked:
             return self._read_chunks(head, data, found)
@@ -129,10 +129,10 @@ class AnswerReader:
             self._wait(data, head.length - len(data))
             return None
         self._head = None
-        found.append(Answer(head.status, data[: head.length], True, head.headers))
+        found.append(AnswerPart(head.status, data[: head.length], True, head.headers))
         return data[head.length :]
 
-    def _read_chunks(self, head: Head, data: bytes, found: list[Answer]) -> bytes | None:
+    def _read_chunks(self, head: Head, data: bytes, found: list[AnswerPart]) -> bytes | None:
         while True:
             end = data.find(b"\r\n")
             if end < 0:
@@ -143,7 +143,7 @@ class AnswerReader:
                 if trailers < 0:
                     break
                 self._head = None
-                found.append(Answer(head.status, b"".join(self._chunks), True, head.headers))
+                found.append(AnswerPart(head.status, b"".join(self._chunks), True, head.headers))
                 self._chunks = []
                 return data[trailers + 4 :]
             if len(data) < end + 4 + size:
@@ -151,7 +151,7 @@ class AnswerReader:
                 return None
             chunk = data[end + 2 : end + 2 + size]
             if self._pieces and head.status == 200:
-                found.append(Answer(head.status, chunk, False, head.headers))
+                found.append(AnswerPart(head.status, chunk, False, head.headers))
             else:
                 self._chunks.append(chunk)
             data = data[end + 4 + size :]

@@ -23,7 +23,7 @@ from tpy.http2.codes import (
 )
 from tpy.http2.header_blocks import HeaderReader, Headers, HeaderWriter
 from tpy.limits import LOAD_CREDIT_BYTES, LOAD_HEAD_BYTES_MAX
-from tpy.load.core.answers import Answer, BrokenAnswer
+from tpy.load.core.answers import AnswerPart, BrokenAnswer
 
 _PRIORITY_BYTES = 5
 _WHOLE_BLOCK = codes.END_HEADERS | codes.PADDED | codes.WITH_PRIORITY
@@ -123,11 +123,11 @@ class GrpcConnection:
         """The number of calls that are not ended."""
         return len(self._calls)
 
-    def feed(self, data: bytes) -> list[tuple[int, Answer]]:
+    def feed(self, data: bytes) -> list[tuple[int, AnswerPart]]:
         """Take bytes. Returns what is complete with them: streams, and their messages or ends. Raises BrokenAnswer."""
         if self._kept:
             data = self._kept + data
-        found: list[tuple[int, Answer]] = []
+        found: list[tuple[int, AnswerPart]] = []
         at, size = 0, len(data)
         while at + codes.FRAME_HEADER_BYTES <= size:
             high, low, kind, flags, stream = read_frame_header(data, at)
@@ -180,7 +180,7 @@ class GrpcConnection:
             else:
                 self._waiting[0] = (stream, payload[size:], end)
 
-    def _on_data(self, stream: int, flags: int, data: bytes, begin: int, end: int, found: list[tuple[int, Answer]]) -> None:
+    def _on_data(self, stream: int, flags: int, data: bytes, begin: int, end: int, found: list[tuple[int, AnswerPart]]) -> None:
         size = end - begin
         self._taken += size
         call = self._calls.get(stream)
@@ -215,12 +215,12 @@ class GrpcConnection:
         call.kept = payload[at:]
         call.taken += size
         if flags & codes.END_STREAM:
-            self._end(stream, Answer(_UNKNOWN, b"the call ended without a status", True), found)
+            self._end(stream, AnswerPart(_UNKNOWN, b"the call ended without a status", True), found)
         elif call.taken > LOAD_CREDIT_BYTES:
             self._out.append(window_update_frame(stream, call.taken))
             call.taken = 0
 
-    def _on_headers(self, stream: int, flags: int, block: bytes, found: list[tuple[int, Answer]]) -> None:
+    def _on_headers(self, stream: int, flags: int, block: bytes, found: list[tuple[int, AnswerPart]]) -> None:
         try:
             headers = self._reader.request(block)
         except ConnectionFault as fault:
@@ -232,18 +232,18 @@ class GrpcConnection:
             return
         status = headers.get("grpc-status", "")
         if status == "0":
-            self._end(stream, Answer(0, call.message, True, headers), found)
+            self._end(stream, AnswerPart(0, call.message, True, headers), found)
         elif status.isdecimal():
-            self._end(stream, Answer(int(status), unquote(headers.get("grpc-message", "")).encode(), True, headers), found)
+            self._end(stream, AnswerPart(int(status), unquote(headers.get("grpc-message", "")).encode(), True, headers), found)
         else:
             text = f"HTTP status {headers.get(':status', 'none')}, and no gRPC status"
-            self._end(stream, Answer(_UNKNOWN, text.encode(), True, headers), found)
+            self._end(stream, AnswerPart(_UNKNOWN, text.encode(), True, headers), found)
 
-    def _end(self, stream: int, answer: Answer, found: list[tuple[int, Answer]]) -> None:
+    def _end(self, stream: int, answer: AnswerPart, found: list[tuple[int, AnswerPart]]) -> None:
         del self._calls[stream]
         found.append((stream, answer))
 
-    def _on_other(self, kind: int, flags: int, stream: int, payload: bytes, found: list[tuple[int, Answer]]) -> None:
+    def _on_other(self, kind: int, flags: int, stream: int, payload: bytes, found: list[tuple[int, AnswerPart]]) -> None:
         if kind == codes.HEADERS:
             payload = _without_padding(flags, payload)
             if flags & codes.WITH_PRIORITY:
@@ -270,7 +270,7 @@ class GrpcConnection:
                 self._calls[stream].room += room
         elif kind == codes.RST_STREAM and stream in self._calls:
             code = _NUMBER.unpack(payload)[0]
-            self._end(stream, Answer(_UNAVAILABLE, f"the server reset the call, HTTP/2 error {code}".encode(), True), found)
+            self._end(stream, AnswerPart(_UNAVAILABLE, f"the server reset the call, HTTP/2 error {code}".encode(), True), found)
         elif kind == codes.GOAWAY:
             raise BrokenAnswer(f"the server ends the connection {payload[8:200].decode(errors='replace')}".rstrip())
 
@@ -288,11 +288,11 @@ class GrpcConnection:
         self._out.append(SETTINGS_ACK)
 
 
-def _on_message(stream: int, call: _Call, message: bytes, found: list[tuple[int, Answer]]) -> None:
+def _on_message(stream: int, call: _Call, message: bytes, found: list[tuple[int, AnswerPart]]) -> None:
     if call.unary:
         call.message = message
     else:
-        found.append((stream, Answer(0, message, False)))
+        found.append((stream, AnswerPart(0, message, False)))
 
 
 def _text_of(headers: Headers) -> Mapping[str, str]:

@@ -6,15 +6,15 @@ from typing import Any
 
 import orjson
 
-from tpy.load.core.answers import Tokens
+from tpy.load.core.answers import TokenCounts
 
 
-class TokenStream:
+class TokenEvents:
     """Reads the events of one answer after another."""
 
     def __init__(self) -> None:
         self._pieces = 0
-        self._told: Tokens | None = None
+        self._told: TokenCounts | None = None
 
     def brings_tokens(self, event: bytes) -> bool:
         """Returns True for an event with text, or a call of a tool; False for one that only begins, ends or counts."""
@@ -27,14 +27,14 @@ class TokenStream:
         self._pieces += brings
         return brings
 
-    def end(self) -> Tokens:
+    def end(self) -> TokenCounts:
         """The answer has ended. Returns the numbers that the server told, or else that of the events with tokens."""
-        found = self._told or Tokens(0, self._pieces)
+        found = self._told or TokenCounts(0, self._pieces)
         self._pieces, self._told = 0, None
         return found
 
 
-def tokens_of(body: bytes) -> Tokens | None:
+def tokens_of(body: bytes) -> TokenCounts | None:
     """The numbers in a whole answer; None if it has no numbers."""
     try:
         return _tokens(orjson.loads(body))
@@ -42,12 +42,12 @@ def tokens_of(body: bytes) -> Tokens | None:
         return None
 
 
-def _tokens(document: Any) -> Tokens | None:
+def _tokens(document: Any) -> TokenCounts | None:
     usage = document.get("usage")
     if not isinstance(usage, dict):
         return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens", 0)
-    return Tokens(prompt, completion) if isinstance(prompt, int) and isinstance(completion, int) else None
+    return TokenCounts(prompt, completion) if isinstance(prompt, int) and isinstance(completion, int) else None
 
 
 def _has_text(choice: Any) -> bool:

@@ -79,7 +79,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     error: str = ""
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="end"):
+class RecordingEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="end"):
     """The last entry of a recording that was ended in order: why, and what is not in it."""
 
     reason: str
@@ -87,4 +87,4 @@ class End(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fie
     unfinished: int = 0
 
 
-Entry = Beginning | RecordedRequest | End
+Entry = Beginning | RecordedRequest | RecordingEnd

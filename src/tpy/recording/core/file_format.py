@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from tpy.limits import RECORDING_ENTRY_BYTES_MAX
-from tpy.recording.core.entries import Beginning, End, Entry, RecordedRequest
+from tpy.recording.core.entries import Beginning, Entry, RecordedRequest, RecordingEnd
 from tpy.units import MIB
 
 VERSION: Final = 1
@@ -59,7 +59,7 @@ class RecordingReader:
 
     def __init__(self) -> None:
         self.beginning: Beginning | None = None
-        self.end: End | None = None
+        self.end: RecordingEnd | None = None
         self.problem = ""
         self.requests = 0
         self._buffer = bytearray()
@@ -144,7 +144,7 @@ class RecordingReader:
                 self._damaged(taken, "the kind of the first one")
             case _ if self.beginning is None:
                 self._damaged(taken, "its place before the first one")
-            case End():
+            case RecordingEnd():
                 self.end = entry
             case RecordedRequest():
                 self.requests += 1

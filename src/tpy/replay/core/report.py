@@ -37,7 +37,7 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
     replayed: Latencies | None
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     """A replay. `left_out` counts requests that were not sent, by the reason; `problem` is why a replay ended early,
     `file_problem` why the file is not whole."""
 
@@ -61,7 +61,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a request: its latencies, then and now, and the difference. `whole`: elements or hashes of all were recorded."""
 
     model: str
@@ -88,7 +88,7 @@ class Results:
         """A request was sent."""
         self._sent[model] += 1
 
-    def answered(self, outcome: Outcome) -> None:
+    def answered(self, outcome: RequestOutcome) -> None:
         """A request was answered."""
         model = outcome.model
         self._recorded.setdefault(model, _Times()).add(outcome.recorded_ns)
@@ -113,7 +113,7 @@ class Results:
         problem: str = "",
         held_requests: int = 0,
         held_bytes: int = 0,
-    ) -> Report:
+    ) -> ReplayReport:
         """All of it."""
         models = [
             ModelReport(
@@ -126,7 +126,7 @@ class Results:
             )
             for model in sorted(self._sent)
         ]
-        return Report(
+        return ReplayReport(
             file=file,
             url=url,
             requests=requests,
@@ -146,7 +146,7 @@ class Results:
         )
 
 
-def render(report: Report) -> str:
+def render(report: ReplayReport) -> str:
     """The report for people."""
     lines = [f"{report.file} to {report.url}: {report.sent} of {report.requests} requests sent in {report.seconds:.1f} s"]
     lines += [f"  left out: {count} {reason}" for reason, count in report.left_out.items()]
@@ -173,7 +173,7 @@ def render(report: Report) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _verdict(report: Report) -> str:
+def _verdict(report: ReplayReport) -> str:
     if report.problem:
         return f"ended early, {report.answered} answered, {report.different} of them different: {report.problem}"
     if report.file_problem:
