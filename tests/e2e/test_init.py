@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tpy.cli.init.convert import run as convert
-from tpy.cli.init.sources import WAYS, Form, Way, choose
+from tpy.cli.init.sources import WAYS, ModelForm, Way, choose
 
 from .repositories import AFFINE_CONFIG, ModelFolder
 from .server import ServerProcess, run_tpy
@@ -297,9 +297,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("form", [Form.ONNX, Form.PYTHON])
+@pytest.mark.parametrize("form", [ModelForm.ONNX, ModelForm.PYTHON])
 @pytest.mark.parametrize("model", ["iris", "regression"])
-def test_scikit_learn(trained: Path, tmp_path: Path, model: str, form: Form) -> None:
+def test_scikit_learn(trained: Path, tmp_path: Path, model: str, form: ModelForm) -> None:
     made(tmp_path, model, "--from", str(trained / f"{model}.joblib"), "--env", str(TRAINING), "--as", form.value)
     with ServerProcess(str(tmp_path / "models")) as server:
         status, text = ask(server, f"/v2/models/{model}/generate", {"X": [5.1, 3.5, 1.4, 0.2]})
@@ -327,8 +327,8 @@ joblib.dump(make_pipeline(columns, LogisticRegression()).fit(rows, [0, 1, 1, 1, 
 """
 
 
-@pytest.mark.parametrize("form", [Form.ONNX, Form.PYTHON])
-def test_scikit_learn_on_data_frames(trained: Path, tmp_path: Path, form: Form) -> None:
+@pytest.mark.parametrize("form", [ModelForm.ONNX, ModelForm.PYTHON])
+def test_scikit_learn_on_data_frames(trained: Path, tmp_path: Path, form: ModelForm) -> None:
     python = TRAINING / "bin" / "python"
     if subprocess.run([python, "-c", "import pandas"], check=False, capture_output=True).returncode:
         pytest.skip(f"no pandas in {TRAINING}")

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from tpy.cli import doctor, doctor_backends, main
-from tpy.cli.doctor import Finding, Verdict, examine, report
+from tpy.cli.doctor import DoctorFinding, Verdict, examine, report
 from tpy.units import MIB
 from tpy_data.backends.onnxruntime.packages import installed_packages, package_clash
 from tpy_data.gpus import Gpu, GpuInventory
 
 
-def finding(findings: Sequence[Finding], subject: str) -> Finding:
+def finding(findings: Sequence[DoctorFinding], subject: str) -> DoctorFinding:
     [found] = [each for each in findings if each.subject == subject]
     return found
 
@@ -114,7 +114,9 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         "missing: nosuch-package",
         "pip install nosuch-package",
     )
-    assert finding(findings, "extra redis") == Finding("extra redis", Verdict.OK, "not installed", "pip install other-nosuch")
+    assert finding(findings, "extra redis") == DoctorFinding(
+        "extra redis", Verdict.OK, "not installed", "pip install other-nosuch"
+    )
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -178,7 +180,7 @@ def test_every_backend_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert findings["backend onnxruntime"].found.startswith("ONNX Runtime: onnxruntime")
     monkeypatch.setattr(doctor_backends, "version_of", lambda name: "")
     findings = {each.subject: each for each in doctor_backends.backends()}
-    assert findings["backend litert"] == Finding(
+    assert findings["backend litert"] == DoctorFinding(
         "backend litert",
         Verdict.OK,
         "LiteRT is not installed",

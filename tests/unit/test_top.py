@@ -13,13 +13,13 @@ import pytest
 from tests.pace import at_pace
 from tpy.cli.client import ClientError
 from tpy.cli.top import SORT_NAMES
-from tpy.cli.top.core.metrics import Metrics, parse
+from tpy.cli.top.core.metrics import ScrapedMetrics, parse
 from tpy.cli.top.core.rows import (
     SORT_KEYS,
-    Counters,
-    Latencies,
-    Row,
-    Snapshot,
+    LatencySource,
+    ModelRow,
+    ServerSnapshot,
+    VersionCounters,
     counters_of,
     explained,
     in_order,
@@ -42,8 +42,8 @@ from tpy.units import MIB, NS_PER_MS, NS_PER_S
 
 KEY = ("m", "1")
 READY = {KEY: ("READY", "")}
-FIRST = Counters(succeeded=10, failed=1, success_ns=100, rows=10, batches=10, executing_ns=NS_PER_S)
-THEN = Counters(
+FIRST = VersionCounters(succeeded=10, failed=1, success_ns=100, rows=10, batches=10, executing_ns=NS_PER_S)
+THEN = VersionCounters(
     succeeded=30,
     failed=2,
     success_ns=100 + 20 * NS_PER_MS,
@@ -54,11 +54,11 @@ THEN = Counters(
 )
 
 
-def snapshot(at_s: float, counters: Counters | None = None, **changes: Any) -> Snapshot:
-    return Snapshot(at_s=at_s, counters={} if counters is None else {KEY: counters}, states=READY, **changes)
+def snapshot(at_s: float, counters: VersionCounters | None = None, **changes: Any) -> ServerSnapshot:
+    return ServerSnapshot(at_s=at_s, counters={} if counters is None else {KEY: counters}, states=READY, **changes)
 
 
-def only(rows: list[Row]) -> Row:
+def only(rows: list[ModelRow]) -> ModelRow:
     (row,) = rows
     return row
 
@@ -75,21 +75,21 @@ def test_the_first_snapshot_has_no_rates() -> None:
 
 
 @pytest.mark.parametrize("before", [THEN, None])
-def test_after_a_restart_counters_begin_at_0(before: Counters | None) -> None:
+def test_after_a_restart_counters_begin_at_0(before: VersionCounters | None) -> None:
     row = only(rows_between(snapshot(5.0, before), snapshot(7.0, FIRST)))
     assert (row.rate, row.errors, row.executing) == (5, 0.5, 0.5)
 
 
 def test_what_is_not_served_has_its_reason_and_no_numbers() -> None:
     states = {("bad", "1"): ("UNAVAILABLE", "it is broken"), **READY}
-    rows = rows_between(snapshot(1.0, FIRST), Snapshot(at_s=2.0, counters={KEY: FIRST}, states=states))
+    rows = rows_between(snapshot(1.0, FIRST), ServerSnapshot(at_s=2.0, counters={KEY: FIRST}, states=states))
     assert [(row.name, row.state, row.reason) for row in rows] == [("bad", "UNAVAILABLE", "it is broken"), ("m", "READY", "")]
     assert line(rows[0], 80).endswith("UNAVAILABLE: it is broken")
 
 
 def test_versions_are_in_the_order_of_their_numbers() -> None:
     states = {("m", version): ("READY", "") for version in ("10", "9", "1")}
-    assert [row.version for row in rows_between(None, Snapshot(at_s=1.0, states=states))] == ["1", "9", "10"]
+    assert [row.version for row in rows_between(None, ServerSnapshot(at_s=1.0, states=states))] == ["1", "9", "10"]
 
 
 PAGE = r"""# HELP nv_inference_pending_request_count Instantaneous number of pending requests
@@ -116,13 +116,13 @@ def test_a_metrics_page() -> None:
     assert found.buckets[KEY] == {0.01: 90, 0.1: 100, float("inf"): 100}
     assert found.gpus == {"GPU-a": {"utilization": 0.5, "memory_used": MIB, "memory_total": 4 * MIB}}
     assert found.host == {"cpu": 0.25}
-    above = summary([], Latencies.HISTOGRAMS, found, "")
+    above = summary([], LatencySource.HISTOGRAMS, found, "")
     assert above[1] == "CPU 25%; GPU 0 50%, 1 of 4 MiB"
 
 
 def test_percentiles_are_those_of_the_interval() -> None:
-    before = Metrics(buckets={KEY: {0.01: 90.0, 0.1: 100.0, float("inf"): 100.0}})
-    after = Metrics(buckets={KEY: {0.01: 90.0, 0.1: 110.0, float("inf"): 110.0}})
+    before = ScrapedMetrics(buckets={KEY: {0.01: 90.0, 0.1: 100.0, float("inf"): 100.0}})
+    after = ScrapedMetrics(buckets={KEY: {0.01: 90.0, 0.1: 110.0, float("inf"): 110.0}})
     row = only(rows_between(snapshot(1.0, FIRST, metrics=before), snapshot(2.0, THEN, metrics=after)))
     assert row.p50_ns == pytest.approx(0.055 * NS_PER_S), "the ten that came are all in the second bucket"
     restarted = only(rows_between(snapshot(1.0, THEN, metrics=after), snapshot(2.0, FIRST, metrics=before)))
@@ -139,13 +139,13 @@ def test_percentiles_of_summaries() -> None:
 @pytest.mark.parametrize(
     ("metrics", "said"),
     [
-        (parse(PAGE), Latencies.HISTOGRAMS),
-        (Metrics(quantiles={KEY: {0.5: 1.0}}), Latencies.SUMMARIES),
-        (Metrics(), Latencies.AVERAGES),
-        (None, Latencies.AVERAGES),
+        (parse(PAGE), LatencySource.HISTOGRAMS),
+        (ScrapedMetrics(quantiles={KEY: {0.5: 1.0}}), LatencySource.SUMMARIES),
+        (ScrapedMetrics(), LatencySource.AVERAGES),
+        (None, LatencySource.AVERAGES),
     ],
 )
-def test_the_head_says_where_latencies_come_from(metrics: Metrics | None, said: Latencies) -> None:
+def test_the_head_says_where_latencies_come_from(metrics: ScrapedMetrics | None, said: LatencySource) -> None:
     assert latencies_of(snapshot(1.0, metrics=metrics)) is said
     assert summary([], said, metrics, "")[-1] == said.value
     assert "no page" in summary([], said, None, "no page")[-1]
@@ -174,7 +174,7 @@ def test_an_entry_of_the_statistics() -> None:
         "batch_stats": [{"batch_size": 2, **dict.fromkeys(("compute_input", "compute_infer", "compute_output"), duration)}],
         "memory_usage": [{"type": "CPU", "id": 0, "byte_size": 7}, {"type": "GPU", "id": 0, "byte_size": 8}],
     }
-    assert counters_of(entry) == Counters(
+    assert counters_of(entry) == VersionCounters(
         succeeded=2, failed=1, success_ns=5, queue_ns=3, rows=4, batches=2, executing_ns=15, memory_bytes=15
     )
 
@@ -186,13 +186,13 @@ def test_the_engine_adds_what_it_knows() -> None:
     )
     activity = EngineActivity(queue=QueueActivity(levels=(LevelActivity(waiting=4),)))
     said = ModelExplanation(name="m", version=1, instances=instances, activity=activity, limit="rate_limiter")
-    row = explained(Row(name="m", version="1", state="READY", executing=0.5), said)
+    row = explained(ModelRow(name="m", version="1", state="READY", executing=0.5), said)
     assert (row.instances, row.alive, row.queued, row.waits_for) == (2, 1, 4, "rate_limiter")
     assert "0.5/2!" in line(row, 200)
     assert line(row, 200).endswith("rate limiter")
 
 
-ROWS = [Row(name=name, version="1", rate=rate, p99_ns=p99) for name, rate, p99 in (("b", 1, None), ("a", 3, 5), ("c", 2, 9))]
+ROWS = [ModelRow(name=name, version="1", rate=rate, p99_ns=p99) for name, rate, p99 in (("b", 1, None), ("a", 3, 5), ("c", 2, 9))]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_every_sort_key_has_its_name() -> None:
 
 @pytest.mark.parametrize("width", [1, 10, 20, 40, 60, 80, 120, 200])
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
-    row = Row(name="a_model_with_a_name_that_is_far_too_long_for_any_terminal", version="1", state="READY", rate=123456.7)
+    row = ModelRow(name="a_model_with_a_name_that_is_far_too_long_for_any_terminal", version="1", state="READY", rate=123456.7)
     lines = frame("title " * 40, ["above " * 40], [row] * 3, View(), width=width, height=24)
     assert max(len(text) for text in lines) <= width
     assert len(lines) == 24
@@ -226,7 +226,7 @@ def test_a_narrow_terminal_keeps_what_matters_most() -> None:
 
 
 def test_names_cannot_speak_to_the_terminal() -> None:
-    row = Row(name="\x1b[2Jevil", version="1", state="UNAVAILABLE", reason="\x1b]0;title\x07")
+    row = ModelRow(name="\x1b[2Jevil", version="1", state="UNAVAILABLE", reason="\x1b]0;title\x07")
     assert "\x1b" not in line(row, 80)
     assert "\x07" not in line(row, 80)
 
@@ -262,7 +262,7 @@ def test_keys() -> None:
 def test_a_thousand_models() -> None:
     keys = [(f"model_{number:04}", "1") for number in range(1000)]
     states = dict.fromkeys(keys, ("READY", ""))
-    before = Snapshot(at_s=1.0, counters=dict.fromkeys(keys, FIRST), states=states)
+    before = ServerSnapshot(at_s=1.0, counters=dict.fromkeys(keys, FIRST), states=states)
     after = msgspec.structs.replace(before, at_s=2.0, counters=dict.fromkeys(keys, THEN))
     began_s = time.process_time()
     rows = in_order(rows_between(before, after), "name")
@@ -276,7 +276,9 @@ def test_a_thousand_models() -> None:
 @pytest.mark.parametrize(("height", "above", "models"), [(24, 3, 18), (9, 3, 3), (7, 1, 3), (5, 1, 1), (4, 0, 1)])
 def test_a_low_screen_has_rows_before_other_lines(height: int, above: int, models: int) -> None:
     keys = [(f"model_{number:04}", "1") for number in range(100)]
-    rows = rows_between(None, Snapshot(at_s=1.0, counters=dict.fromkeys(keys, FIRST), states=dict.fromkeys(keys, ("READY", ""))))
+    rows = rows_between(
+        None, ServerSnapshot(at_s=1.0, counters=dict.fromkeys(keys, FIRST), states=dict.fromkeys(keys, ("READY", "")))
+    )
     lines = frame("title", ["a", "b", "c"], rows, View(), width=100, height=height)
     assert len(lines) == height
     assert sum(text in ("a", "b", "c") for text in lines) == above
@@ -287,16 +289,16 @@ def test_a_low_screen_has_rows_before_other_lines(height: int, above: int, model
 class Servers:
     """A source whose server answers with these snapshots, one after the other; a ClientError is raised."""
 
-    def __init__(self, *answers: Snapshot | ClientError) -> None:
+    def __init__(self, *answers: ServerSnapshot | ClientError) -> None:
         self.answers = list(answers)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ServerSnapshot:
         answer = self.answers.pop(0)
         if isinstance(answer, ClientError):
             raise answer
         return answer
 
-    def explain(self, rows: Sequence[Row]) -> list[Row]:
+    def explain(self, rows: Sequence[ModelRow]) -> list[ModelRow]:
         return list(rows)
 
 

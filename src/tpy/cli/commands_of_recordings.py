@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
-from tpy.cli.connecting import TlsOptions, context_of, header_option, json_option, tls_options, url_option
+from tpy.cli.connecting import ClientTlsOptions, context_of, header_option, json_option, tls_options, url_option
 from tpy.cli.parsing import UsageError
 from tpy.limits import RECORDING_BYTES_DEFAULT, RECORDING_REQUESTS_DEFAULT, RECORDING_SECONDS_DEFAULT
 
@@ -61,7 +61,7 @@ def record(
     """Record requests of a running server, and their answers, for the models that fit a PATTERN (*, ?, [abc]), into a file of the
     folder that it was started with (--recording-directory). Goes on until a bound is reached, or Ctrl-C."""
     from tpy.cli.client import Client, ClientError
-    from tpy.cli.record import Recording, Watching, line_of
+    from tpy.cli.record import RecordingAnswer, Watching, line_of
     from tpy.cli.server_address import parse_address, parse_headers
 
     if status + stop + bool(pattern) != 1:
@@ -72,12 +72,12 @@ def record(
             host,
             port,
             start="tpy serve DIRECTORY --recording-directory=DIRECTORY",
-            tls=context_of(url, TlsOptions(**tls)),
+            tls=context_of(url, ClientTlsOptions(**tls)),
             headers=parse_headers(header),
         )
     )
 
-    def show(recording: Recording) -> None:
+    def show(recording: RecordingAnswer) -> None:
         click.echo(msgspec.json.encode(recording).decode() if as_json else line_of(recording))
 
     try:
@@ -173,7 +173,7 @@ def replay(
                 model_as=model_as,
                 tolerances=tolerance,
                 headers=header,
-                tls=TlsOptions(**tls),
+                tls=ClientTlsOptions(**tls),
                 report=as_json,
             )
         )

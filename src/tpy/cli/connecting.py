@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ENCRYPTED = ("https://", "grpcs://")
 
 
-class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ClientTlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """TLS as it is written on the command line."""
 
     tls: bool = False
@@ -57,7 +57,7 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         return tls
 
 
-def context_of(url: str, options: TlsOptions, *, as_url_says: bool = False) -> ssl.SSLContext | None:
+def context_of(url: str, options: ClientTlsOptions, *, as_url_says: bool = False) -> ssl.SSLContext | None:
     """The same as a context for HTTP."""
     from tpy.load.links import tls_context
 

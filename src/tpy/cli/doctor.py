@@ -16,7 +16,7 @@ import msgspec
 import orjson
 
 from tpy import __version__
-from tpy.cli.doctor_backends import Finding, Verdict, backends, disks, plug_ins, version_of
+from tpy.cli.doctor_backends import DoctorFinding, Verdict, backends, disks, plug_ins, version_of
 from tpy.cli.serve import visible_gpus
 from tpy.hot import codec
 from tpy.limits import (
@@ -34,9 +34,9 @@ _UNLIMITED = 1 << 60
 """A memory limit as large as this means no limit: version 1 of cgroups writes it so."""
 
 
-def examine(repositories: Sequence[Path], ports: Mapping[str, tuple[str, int]]) -> list[Finding]:
+def examine(repositories: Sequence[Path], ports: Mapping[str, tuple[str, int]]) -> list[DoctorFinding]:
     """Look at everything. `ports` maps flags to the address and port that the server is to have."""
-    looks: list[Callable[[], Iterable[Finding]]] = [
+    looks: list[Callable[[], Iterable[DoctorFinding]]] = [
         _python,
         _packages,
         _codec,
@@ -56,7 +56,7 @@ def examine(repositories: Sequence[Path], ports: Mapping[str, tuple[str, int]]) 
     return [finding for look in looks for finding in look()]
 
 
-def report(findings: Sequence[Finding], *, as_json: bool) -> tuple[str, bool]:
+def report(findings: Sequence[DoctorFinding], *, as_json: bool) -> tuple[str, bool]:
     """The text to print, and whether a server can start."""
     sound = all(finding.verdict is not Verdict.ERROR for finding in findings)
     if as_json:
@@ -68,28 +68,30 @@ def report(findings: Sequence[Finding], *, as_json: bool) -> tuple[str, bool]:
     return "\n".join(lines), sound
 
 
-def _python() -> Iterator[Finding]:
+def _python() -> Iterator[DoctorFinding]:
     version = ".".join(map(str, sys.version_info[:3]))
     verdict = Verdict.OK if sys.version_info >= (3, 11) else Verdict.ERROR
-    yield Finding("Python", verdict, f"{version} ({sys.executable})", "" if verdict is Verdict.OK else "use Python 3.11 or newer")
+    yield DoctorFinding(
+        "Python", verdict, f"{version} ({sys.executable})", "" if verdict is Verdict.OK else "use Python 3.11 or newer"
+    )
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[DoctorFinding]:
     required, extras = _requirements()
     missing = [name for name in required if not version_of(name)]
     if missing:
-        yield Finding("packages", Verdict.ERROR, f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+        yield DoctorFinding("packages", Verdict.ERROR, f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
     else:
-        yield Finding("packages", Verdict.OK, f"tpy {__version__} and all {len(required)} that it needs")
+        yield DoctorFinding("packages", Verdict.OK, f"tpy {__version__} and all {len(required)} that it needs")
     for extra in ("redis", "demo", "cloud", "otel", "jwt"):
         absent = [name for name in extras.get(extra, ()) if not version_of(name)]
         advice = f"pip install {' '.join(absent)}" if absent else ""
-        yield Finding(f"extra {extra}", Verdict.OK, "not installed" if absent else "installed", advice)
+        yield DoctorFinding(f"extra {extra}", Verdict.OK, "not installed" if absent else "installed", advice)
 
 
-def _codec() -> Iterator[Finding]:
+def _codec() -> Iterator[DoctorFinding]:
     advice = "" if codec.FORM == codec.NATIVE else "for more throughput of small requests: python -m tpy.hot.build"
-    yield Finding("codec", Verdict.OK, codec.FORM, advice)
+    yield DoctorFinding("codec", Verdict.OK, codec.FORM, advice)
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
@@ -111,44 +113,46 @@ def _distribution() -> metadata.Distribution:
     raise metadata.PackageNotFoundError("tpy")
 
 
-def _onnx_runtime() -> Iterator[Finding]:
+def _onnx_runtime() -> Iterator[DoctorFinding]:
     subject = "ONNX Runtime"
     clash = package_clash()
     if clash:
         found, _, fix = clash.partition("; fix it with: ")
-        yield Finding(subject, Verdict.WARNING, found, f"fix it with: {fix}")
+        yield DoctorFinding(subject, Verdict.WARNING, found, f"fix it with: {fix}")
     try:
         import onnxruntime
     except ImportError as error:
         advice = f"for ONNX models: pip install onnxruntime, or {GPU} for NVIDIA GPUs"
-        yield Finding(subject, Verdict.WARNING, f"cannot be imported ({error})", advice)
+        yield DoctorFinding(subject, Verdict.WARNING, f"cannot be imported ({error})", advice)
         return
     packages = " ".join(f"{name} {version}" for name, version in installed_packages().items())
-    yield Finding(subject, Verdict.OK, f"{packages} with {', '.join(onnxruntime.get_available_providers())}")
+    yield DoctorFinding(subject, Verdict.OK, f"{packages} with {', '.join(onnxruntime.get_available_providers())}")
 
 
-def _gpus() -> Iterator[Finding]:
+def _gpus() -> Iterator[DoctorFinding]:
     inventory = visible_gpus()
     if inventory.trouble:
-        yield Finding("GPUs", Verdict.WARNING, inventory.trouble, "check the NVIDIA driver with nvidia-smi")
+        yield DoctorFinding("GPUs", Verdict.WARNING, inventory.trouble, "check the NVIDIA driver with nvidia-smi")
         return
     if not inventory.gpus:
-        yield Finding("GPUs", Verdict.OK, "none, models run on the CPU")
+        yield DoctorFinding("GPUs", Verdict.OK, "none, models run on the CPU")
         return
     for gpu in inventory.gpus:
         subject = f"GPU {gpu.id}"
         if gpu.compute_capability is None:
-            yield Finding(subject, Verdict.WARNING, "its driver says nothing of it", "check the NVIDIA driver with nvidia-smi")
+            yield DoctorFinding(
+                subject, Verdict.WARNING, "its driver says nothing of it", "check the NVIDIA driver with nvidia-smi"
+            )
         else:
             capability = ".".join(map(str, gpu.compute_capability))
-            yield Finding(subject, Verdict.OK, f"{gpu.name}, compute capability {capability}")
+            yield DoctorFinding(subject, Verdict.OK, f"{gpu.name}, compute capability {capability}")
     packages = installed_packages()
     if packages and GPU not in packages:
         advice = f"pip uninstall -y {' '.join(packages)} && pip install {GPU}"
-        yield Finding("GPUs", Verdict.WARNING, "the ONNX Runtime that is installed cannot use them", advice)
+        yield DoctorFinding("GPUs", Verdict.WARNING, "the ONNX Runtime that is installed cannot use them", advice)
 
 
-def _port(flag: str, address: str, port: int) -> Finding:
+def _port(flag: str, address: str, port: int) -> DoctorFinding:
     subject = f"port {port}"
     try:
         family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
@@ -158,22 +162,24 @@ def _port(flag: str, address: str, port: int) -> Finding:
             probe.listen(1)
     except OSError as error:
         why = error.strerror or str(error)
-        return Finding(subject, Verdict.ERROR, f"{address}:{port}: {why}", f"end what uses it, or choose another with --{flag}")
-    return Finding(subject, Verdict.OK, f"free on {address} (--{flag})")
+        return DoctorFinding(
+            subject, Verdict.ERROR, f"{address}:{port}: {why}", f"end what uses it, or choose another with --{flag}"
+        )
+    return DoctorFinding(subject, Verdict.OK, f"free on {address} (--{flag})")
 
 
-def _open_files() -> Iterator[Finding]:
+def _open_files() -> Iterator[DoctorFinding]:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     subject = "open files"
     if hard == resource.RLIM_INFINITY or hard >= OPEN_FILES_WANTED:
-        yield Finding(subject, Verdict.OK, f"the server may have {OPEN_FILES_WANTED}")
+        yield DoctorFinding(subject, Verdict.OK, f"the server may have {OPEN_FILES_WANTED}")
         return
     verdict = Verdict.OK if hard >= DOCTOR_OPEN_FILES_MIN else Verdict.WARNING
     advice = "each connection is one; raise the hard limit (ulimit -Hn, LimitNOFILE=, --ulimit nofile=)"
-    yield Finding(subject, verdict, f"the server may have {hard}", advice if verdict is Verdict.WARNING else "")
+    yield DoctorFinding(subject, verdict, f"the server may have {hard}", advice if verdict is Verdict.WARNING else "")
 
 
-def _memory() -> Iterator[Finding]:
+def _memory() -> Iterator[DoctorFinding]:
     limit = _number(*_cgroup_files("memory", "memory.max"), *_cgroup_files("memory", "memory.limit_in_bytes"))
     available = _available_memory()
     smallest = min(available, _UNLIMITED if limit is None else limit)
@@ -182,7 +188,7 @@ def _memory() -> Iterator[Finding]:
         text += f", limited to {limit // MIB} MiB by the container"
     scarce = smallest < DOCTOR_MEMORY_BYTES_MIN
     advice = "give the machine or the container more, or serve fewer models" if scarce else ""
-    yield Finding("memory", Verdict.WARNING if scarce else Verdict.OK, text, advice)
+    yield DoctorFinding("memory", Verdict.WARNING if scarce else Verdict.OK, text, advice)
 
 
 def _available_memory() -> int:
@@ -193,7 +199,7 @@ def _available_memory() -> int:
     return int(found[1]) * 1024 if found else _UNLIMITED
 
 
-def _processors() -> Iterator[Finding]:
+def _processors() -> Iterator[DoctorFinding]:
     cores = len(os.sched_getaffinity(0))
     text = f"{cores} cores"
     quota = _processor_quota()
@@ -201,9 +207,9 @@ def _processors() -> Iterator[Finding]:
         text += f", limited to {quota:g} by the container"
     if quota is not None and quota < cores:
         advice = "models that start a thread for each core are slowed down: set their thread counts"
-        yield Finding("processors", Verdict.WARNING, text, advice)
+        yield DoctorFinding("processors", Verdict.WARNING, text, advice)
     else:
-        yield Finding("processors", Verdict.OK, text)
+        yield DoctorFinding("processors", Verdict.OK, text)
 
 
 def _processor_quota() -> float | None:
@@ -232,45 +238,45 @@ def _cgroup_files(controller: str, name: str) -> list[Path]:
     return found
 
 
-def _processes() -> Iterator[Finding]:
+def _processes() -> Iterator[DoctorFinding]:
     """Workers of models, and threads, which count as processes here."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     limits = [] if soft == resource.RLIM_INFINITY else [soft]
     of_container = _number(*_cgroup_files("pids", "pids.max"))
     smallest = min([*limits, *([] if of_container is None else [of_container])], default=None)
     if smallest is None or smallest >= DOCTOR_PROCESSES_MIN:
-        yield Finding(
+        yield DoctorFinding(
             "processes", Verdict.OK, "no limit" if smallest is None else f"the server may have {smallest}, with threads"
         )
         return
     advice = "each instance is a thread, and often a process; raise the limit (ulimit -u, TasksMax=, --pids-limit)"
-    yield Finding("processes", Verdict.WARNING, f"the server may have {smallest}, with threads", advice)
+    yield DoctorFinding("processes", Verdict.WARNING, f"the server may have {smallest}, with threads", advice)
 
 
-def _shared_memory() -> Iterator[Finding]:
+def _shared_memory() -> Iterator[DoctorFinding]:
     subject = "/dev/shm"
     try:
         usage = shutil.disk_usage("/dev/shm")
     except OSError as error:
-        yield Finding(subject, Verdict.WARNING, error.strerror or str(error), "Python models pass large tensors through it")
+        yield DoctorFinding(subject, Verdict.WARNING, error.strerror or str(error), "Python models pass large tensors through it")
         return
     scarce = usage.free < DOCTOR_SHARED_MEMORY_BYTES_MIN
     advice = "Python models pass large tensors through it: docker run --shm-size=1g, or an emptyDir of medium Memory"
     text = f"{usage.free // MIB} of {usage.total // MIB} MiB free"
-    yield Finding(subject, Verdict.WARNING if scarce else Verdict.OK, text, advice if scarce else "")
+    yield DoctorFinding(subject, Verdict.WARNING if scarce else Verdict.OK, text, advice if scarce else "")
 
 
-def _repository(path: Path) -> Finding:
+def _repository(path: Path) -> DoctorFinding:
     subject = f"repository {path}"
     try:
         folders = [entry for entry in os.scandir(path) if entry.is_dir()]
         unreadable = [entry.name for entry in folders if not os.access(entry.path, os.R_OK | os.X_OK)]
     except OSError as error:
-        return Finding(subject, Verdict.ERROR, error.strerror or str(error), "name a folder that this user may read")
+        return DoctorFinding(subject, Verdict.ERROR, error.strerror or str(error), "name a folder that this user may read")
     if unreadable:
         found = f"this user may not read {', '.join(sorted(unreadable))}"
-        return Finding(subject, Verdict.ERROR, found, "change their owner or mode")
-    return Finding(
+        return DoctorFinding(subject, Verdict.ERROR, found, "change their owner or mode")
+    return DoctorFinding(
         subject, Verdict.OK, f"{len(folders)} folder{'' if len(folders) == 1 else 's'}", f"tpy check {path} looks into them"
     )
 

@@ -31,7 +31,7 @@ class Verdict(enum.Enum):
     """A server would not start, or not serve."""
 
 
-class Finding(msgspec.Struct, frozen=True):
+class DoctorFinding(msgspec.Struct, frozen=True):
     """One line: what was looked at, what was found, and what to do about it where something is wrong."""
 
     subject: str
@@ -40,26 +40,26 @@ class Finding(msgspec.Struct, frozen=True):
     advice: str = ""
 
 
-def backends() -> Iterator[Finding]:
+def backends() -> Iterator[DoctorFinding]:
     """A line for each backend. A missing framework is not a warning: few servers need them all."""
     for entry_point in installed(ENTRY_POINT_GROUP):
         yield _backend(entry_point)
 
 
-def _backend(entry_point: metadata.EntryPoint) -> Finding:
+def _backend(entry_point: metadata.EntryPoint) -> DoctorFinding:
     subject = f"backend {entry_point.name}"
     try:
         needs = getattr(importlib.import_module(entry_point.module), "NEEDS", None)
     except Exception as error:  # code of others
         advice = f"install what its package needs: {_origin(entry_point)}"
-        return Finding(subject, Verdict.WARNING, f"cannot be imported ({type(error).__name__}: {error})", advice)
+        return DoctorFinding(subject, Verdict.WARNING, f"cannot be imported ({type(error).__name__}: {error})", advice)
     if not isinstance(needs, Needs):
         own = entry_point.value.startswith("tpy_data.")
-        return Finding(subject, Verdict.OK, "needs nothing more" if own else f"comes from {_origin(entry_point)}")
+        return DoctorFinding(subject, Verdict.OK, "needs nothing more" if own else f"comes from {_origin(entry_point)}")
     found = [f"{name} {version}" for name in needs.distributions if (version := version_of(name))]
     if found:
-        return Finding(subject, Verdict.OK, f"{needs.framework}: {', '.join(found)}")
-    return Finding(subject, Verdict.OK, f"{needs.framework} is not installed", f"for its models: {needs.install}")
+        return DoctorFinding(subject, Verdict.OK, f"{needs.framework}: {', '.join(found)}")
+    return DoctorFinding(subject, Verdict.OK, f"{needs.framework} is not installed", f"for its models: {needs.install}")
 
 
 def _origin(entry_point: metadata.EntryPoint) -> str:
@@ -74,21 +74,21 @@ def version_of(name: str) -> str:
         return ""
 
 
-def plug_ins() -> Iterator[Finding]:
+def plug_ins() -> Iterator[DoctorFinding]:
     """Backends, caches, agents and batching strategies that were compiled for Triton need a library of ours."""
     subject = "compiled plug-ins"
     folder = built_folder()
     if folder is not None:
-        yield Finding(subject, Verdict.OK, f"their library is in {folder}")
+        yield DoctorFinding(subject, Verdict.OK, f"their library is in {folder}")
         return
     try:
-        yield Finding(subject, Verdict.OK, f"their library is built at the first use, with {compiler()}")
+        yield DoctorFinding(subject, Verdict.OK, f"their library is built at the first use, with {compiler()}")
     except Unavailable:
         advice = "for compiled backends, caches and agents: apt-get install gcc libc6-dev, or a wheel that has it (make wheel)"
-        yield Finding(subject, Verdict.OK, "no C compiler, and their library is not built", advice)
+        yield DoctorFinding(subject, Verdict.OK, "no C compiler, and their library is not built", advice)
 
 
-def disks() -> Iterator[Finding]:
+def disks() -> Iterator[DoctorFinding]:
     """Room for temporary files and caches: models from the cloud, uploaded files, environments, what is compiled once."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     seen: set[int] = set()
@@ -102,8 +102,10 @@ def disks() -> Iterator[Finding]:
         text = f"{usage.free // MIB} of {usage.total // MIB} MiB free"
         if usage.free < DOCTOR_DISK_BYTES_MIN:
             advice = "models from the cloud, packed environments and uploaded files are put there: free some, or set TMPDIR"
-            yield Finding(subject, Verdict.WARNING, text, advice)
+            yield DoctorFinding(subject, Verdict.WARNING, text, advice)
         elif not os.access(there, os.W_OK):
-            yield Finding(subject, Verdict.WARNING, "this user may not write there", "mount a writable folder, or set TMPDIR")
+            yield DoctorFinding(
+                subject, Verdict.WARNING, "this user may not write there", "mount a writable folder, or set TMPDIR"
+            )
         else:
-            yield Finding(subject, Verdict.OK, text)
+            yield DoctorFinding(subject, Verdict.OK, text)

@@ -55,7 +55,7 @@ class _Metadata(msgspec.Struct, frozen=True):
     outputs: tuple[_Described, ...]
 
 
-class Answer(NamedTuple):
+class InferAnswer(NamedTuple):
     """The outputs, or the document that answers a whole request, or the `responses` of a decoupled model, which come one after
     another; `notes` say what was made of files."""
 
@@ -65,14 +65,14 @@ class Answer(NamedTuple):
     responses: Iterator[Mapping[str, object]] | None = None
 
 
-def infer(client: Client, model: str, values: Sequence[str], *, outputs: Sequence[str] = ()) -> Answer:
+def infer(client: Client, model: str, values: Sequence[str], *, outputs: Sequence[str] = ()) -> InferAnswer:
     """Ask `model` once. Raises ClientError, and UsageError for values that do not fit."""
     metadata = _metadata(client, model)
     request = _Request(model, metadata)
     for value in values:
         document = request.add(value)
         if document is not None:
-            return Answer([], client.post(f"{model_path(model)}/infer", document))
+            return InferAnswer([], client.post(f"{model_path(model)}/infer", document))
     request.require_complete()
     wanted: dict[str, Mapping[str, Parameter]] = {name: {} for name in outputs}
     try:
@@ -80,8 +80,8 @@ def infer(client: Client, model: str, values: Sequence[str], *, outputs: Sequenc
     except ClientError as error:
         if _DECOUPLED not in str(error):
             raise
-        return Answer([], notes=request.notes, responses=_streamed(client, model, metadata, request, outputs))
-    return Answer(found, notes=request.notes)
+        return InferAnswer([], notes=request.notes, responses=_streamed(client, model, metadata, request, outputs))
+    return InferAnswer(found, notes=request.notes)
 
 
 def _streamed(
@@ -112,7 +112,7 @@ def shown_pieces(responses: Iterator[Mapping[str, object]], *, as_json: bool) ->
         yield "\n"
 
 
-def render(answer: Answer, *, as_json: bool) -> str:
+def render(answer: InferAnswer, *, as_json: bool) -> str:
     """The answer for people, or as JSON: names and values."""
     if answer.document is not None:
         return orjson.dumps(answer.document, option=orjson.OPT_INDENT_2).decode()

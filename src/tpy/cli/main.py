@@ -20,7 +20,7 @@ import click
 from tpy import __version__
 from tpy.cli.auth_key import auth_key
 from tpy.cli.completion import completion
-from tpy.cli.connecting import TlsOptions, context_of, header_option, tls_options, url_option
+from tpy.cli.connecting import ClientTlsOptions, context_of, header_option, tls_options, url_option
 from tpy.cli.development import DEFAULTS as DEVELOPMENT_DEFAULTS
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.cli.garbage import collect_garbage
@@ -255,13 +255,13 @@ def init(
     model.py.
     Loading a pickle runs code that is in it: only files that you trust."""
     from tpy.cli.init import InitRequest, create
-    from tpy.cli.init.sources import Form, parse_input
+    from tpy.cli.init.sources import ModelForm, parse_input
 
     request = InitRequest(
         name=name,
         source=source,
         repository=repository,
-        form=None if form is None else Form(form),
+        form=None if form is None else ModelForm(form),
         inputs=[parse_input(text) for text in inputs],
         environment=environment,
         network=network,
@@ -343,7 +343,7 @@ def explain(
     from tpy.cli.explain.ask import explain_model, explain_request
 
     try:
-        client = client_of(url, headers=header, tls=context_of(url, TlsOptions(**tls)))
+        client = client_of(url, headers=header, tls=context_of(url, ClientTlsOptions(**tls)))
         if as_json and request_id is None:
             lines = [orjson.dumps(client.get(f"{model_path(model)}/explain")).decode()]
         elif request_id is None:
@@ -384,9 +384,9 @@ def top(
     from tpy.cli.top.source import METRICS_PORT, ServerSource
 
     try:
-        client = client_of(url, headers=header, tls=context_of(url, TlsOptions(**tls)), timeout_s=10)
+        client = client_of(url, headers=header, tls=context_of(url, ClientTlsOptions(**tls)), timeout_s=10)
         page = metrics_url or client.host
-        page_tls = context_of(page, TlsOptions(**tls), as_url_says=True)
+        page_tls = context_of(page, ClientTlsOptions(**tls), as_url_says=True)
         metrics = client_of(page, headers=header, port=METRICS_PORT, tls=page_tls, timeout_s=2)
         source = ServerSource(client, metrics, pattern)
         if once or as_json:
@@ -472,7 +472,7 @@ def _client(
     if host or port:
         name = host or "127.0.0.1"
         url = f"[{name}]" if ":" in name else name
-    tls_context = context_of(url, TlsOptions(**tls))
+    tls_context = context_of(url, ClientTlsOptions(**tls))
     return client_of(url, headers=headers, port=port or port_of_server("http", os.environ), tls=tls_context, start=start)
 
 

@@ -16,7 +16,7 @@ _PATH = "/v2/recording"
 _PAUSE_S = 1.0
 
 
-class Recording(msgspec.Struct, frozen=True):
+class RecordingAnswer(msgspec.Struct, frozen=True):
     """The answer of /v2/recording."""
 
     state: str
@@ -30,7 +30,7 @@ class Recording(msgspec.Struct, frozen=True):
     reason: str
 
 
-def line_of(recording: Recording) -> str:
+def line_of(recording: RecordingAnswer) -> str:
     """The recording in a line."""
     if recording.state == "off":
         return "no recording was made" + ("" if recording.directory else "; the server has no --recording-directory")
@@ -48,19 +48,19 @@ class Watching:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def status(self) -> Recording:
+    def status(self) -> RecordingAnswer:
         """The recording now."""
         return _read(self._client.get(_PATH))
 
-    def start(self, options: Mapping[str, object]) -> Recording:
+    def start(self, options: Mapping[str, object]) -> RecordingAnswer:
         """Start one."""
         return self._change({"action": "start", **options})
 
-    def stop(self) -> Recording:
+    def stop(self) -> RecordingAnswer:
         """Stop it."""
         return self._change({"action": "stop"})
 
-    def wait(self, show: Callable[[str], None]) -> Recording:
+    def wait(self, show: Callable[[str], None]) -> RecordingAnswer:
         """Show how it goes until it has stopped by itself, or Ctrl-C or SIGTERM stops it."""
         signal.signal(signal.SIGTERM, _interrupt)
         try:
@@ -71,13 +71,13 @@ class Watching:
         except KeyboardInterrupt:
             return self.stop()
 
-    def _change(self, document: Mapping[str, object]) -> Recording:
+    def _change(self, document: Mapping[str, object]) -> RecordingAnswer:
         return _read(self._client.post(_PATH, orjson.dumps(document)))
 
 
-def _read(document: object) -> Recording:
+def _read(document: object) -> RecordingAnswer:
     try:
-        return msgspec.convert(document, Recording)
+        return msgspec.convert(document, RecordingAnswer)
     except msgspec.ValidationError as error:
         raise ClientError(f"the answer of {_PATH} cannot be read: {error}") from error
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from tpy.cli.connecting import TlsOptions
+from tpy.cli.connecting import ClientTlsOptions
 from tpy.cli.parsing import UsageError
 from tpy.cli.server_address import parse_address, parse_headers, port_of_server
 from tpy.load import Target
@@ -37,7 +37,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     model_as: Sequence[str] = ()
     tolerances: Sequence[str] = ()
     headers: Sequence[str] = ()
-    tls: TlsOptions = TlsOptions()
+    tls: ClientTlsOptions = ClientTlsOptions()
     report: str = ""
     differences_kept: int = 1000
 

@@ -13,7 +13,7 @@ import msgspec
 import orjson
 
 from tpy.cli.client import HTTP_PORT, Client, ClientError
-from tpy.cli.connecting import TlsOptions, context_of, header_option, tls_options, url_option
+from tpy.cli.connecting import ClientTlsOptions, context_of, header_option, tls_options, url_option
 from tpy.cli.server_address import parse_address, parse_headers
 from tpy.messages import RolloutArm, RolloutStatus
 from tpy.units import NS_PER_MS
@@ -39,7 +39,7 @@ def rollout(model: str, url: str, action: str | None, wait: bool, header: tuple[
     if wait and action:
         raise click.UsageError("expected one of --wait, --promote and --roll-back")
     host, port = parse_address(url, HTTP_PORT)
-    client = Client(host, port, tls=context_of(url, TlsOptions(**tls)), headers=parse_headers(header))
+    client = Client(host, port, tls=context_of(url, ClientTlsOptions(**tls)), headers=parse_headers(header))
     path = f"/v2/repository/models/{quote(model, safe='')}/rollout"
     try:
         answer = client.post(path, orjson.dumps({"action": action})) if action else client.get(path)

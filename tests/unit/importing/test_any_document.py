@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpy.cli.importing.core.mlserver import ModelFolder, Package, plan_mlserver
+from tpy.cli.importing.core.mlserver import MLServerPackage, ModelFolder, plan_mlserver
 from tpy.cli.importing.core.openvino_server import ServedNetwork, plan_openvino_server, settings_of
-from tpy.cli.importing.core.plan import Copy, Plan, Unimportable
+from tpy.cli.importing.core.plan import Copy, ImportPlan, Unimportable
 from tpy.cli.importing.core.report import as_json_text, as_text
 from tpy.cli.importing.core.tensorflow_serving import BasePath
 from tpy.config import format_pbtxt, parse_pbtxt
@@ -116,7 +116,7 @@ def changed(draw: st.DrawFn, good: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def check(plan: Plan) -> None:
+def check(plan: ImportPlan) -> None:
     for model in plan.models:
         text = format_pbtxt(model.config)
         assert format_pbtxt(parse_pbtxt(text).config) == text
@@ -140,7 +140,7 @@ def test_mlserver(document: dict[str, Any], trust: bool) -> None:
         if isinstance(each, dict)  # as the reader makes sure
     ]
     plan = plan_mlserver(
-        folders, server if isinstance(server, dict) else {}, Package(folder="/package", modules=frozenset()), trust=trust
+        folders, server if isinstance(server, dict) else {}, MLServerPackage(folder="/package", modules=frozenset()), trust=trust
     )
     check(plan)
     if document == MLSERVER and trust:

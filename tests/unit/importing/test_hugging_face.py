@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from PIL import Image
 
 from tpy.cli.importing.core.hugging_face import HuggingFaceFolder, plan_hugging_face
-from tpy.cli.importing.core.plan import Copy, Export, Link, ModelPlan, Part, Plan, Text, Unimportable
+from tpy.cli.importing.core.plan import Copy, Export, ImportPlan, LinkTarget, ModelPlan, Part, Text, Unimportable
 from tpy.cli.importing.core.transformers_model import SCRIPTS, model_py
 from tpy.cli.importing.hugging_face import is_hugging_face_source, read_hugging_face
 from tpy.cli.importing.writing import perform
@@ -88,7 +88,7 @@ def test_an_export_that_fails_is_refused_with_its_reason(tmp_path: Path, monkeyp
     (package / "__main__.py").write_text("import sys\nsys.exit('no such task: ' + ' '.join(sys.argv[1:5]))\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     model = planned(replace(folder("BertModel", WEIGHTS, "tokenizer.json"), exports=True))
-    done = perform(Plan(kind="", models=[model]), tmp_path, tmp_path / "models")
+    done = perform(ImportPlan(kind="", models=[model]), tmp_path, tmp_path / "models")
     why = "optimum cannot export it as ONNX: no such task: --model /models/mine --task feature-extraction"
     assert (done.models, list(done.refused)) == ([], [Part("mine", why)])
     assert list((tmp_path / "models").iterdir()) == []
@@ -101,11 +101,14 @@ def test_language_models_are_for_engines() -> None:
     assert (file.target, json.loads(file.text)) == ("1/model.json", {"model": "/models/mine"})
     assert (model.config.backend, model.config.instance_group[0].kind) == ("vllm", InstanceKind.KIND_MODEL)
     model = planned(folder("LlamaForCausalLM", "a.Q4_K.gguf", WEIGHTS))
-    assert (model.config.backend, list(model.files)) == ("openvino_genai", [Link("/models/mine/a.Q4_K.gguf", "1/model.gguf")])
+    assert (model.config.backend, list(model.files)) == (
+        "openvino_genai",
+        [LinkTarget("/models/mine/a.Q4_K.gguf", "1/model.gguf")],
+    )
     names = ["openvino_model.xml", "openvino_model.bin", "openvino_tokenizer.xml", "openvino_detokenizer.xml"]
     model = planned(folder("LlamaForCausalLM", *names))
     assert model.config.backend == "openvino_genai"
-    assert Link("/models/mine/openvino_model.bin", "1/openvino_model.bin") in model.files
+    assert LinkTarget("/models/mine/openvino_model.bin", "1/openvino_model.bin") in model.files
     assert "without openvino_tokenizer.xml" in refused(folder("LlamaForCausalLM", *names[:2]))
     assert "2 GGUF files (a.gguf, b.gguf)" in refused(folder("LlamaForCausalLM", "a.gguf", "b.gguf"))
 
@@ -113,7 +116,7 @@ def test_language_models_are_for_engines() -> None:
 def test_a_classifier_becomes_a_python_model() -> None:
     labels = {"id2label": {"1": "good\nday", "0": "bad"}, "max_position_embeddings": 512}
     model = planned(folder("BertForSequenceClassification", WEIGHTS, "tokenizer.json", **labels))
-    assert Link("/models/mine", "1/hugging_face") in model.files
+    assert LinkTarget("/models/mine", "1/hugging_face") in model.files
     assert Text("labels.txt", "bad\ngood day\n") in model.files
     assert [(each.name, each.optional) for each in model.config.input] == [("text", False), ("text_pair", True)]
     [scores] = model.config.output

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tpy.cli.importing.core.plan import Copy, ModelPlan, Part, Plan, Unimportable
+from tpy.cli.importing.core.plan import Copy, ImportPlan, ModelPlan, Part, Unimportable
 from tpy.cli.importing.mlserver import is_mlserver_source, plan_of_mlserver
 from tpy.cli.importing.sources import plan_of
 from tpy.messages import DataType
@@ -41,7 +41,7 @@ def planned(source: Path, *, trust: bool = True) -> ModelPlan:
 
 
 def refused(source: Path, *, trust: bool = True) -> str:
-    plan: Plan = plan_of_mlserver(source, trust=trust)
+    plan: ImportPlan = plan_of_mlserver(source, trust=trust)
     assert not plan.models
     [part] = plan.refused
     return part.becomes

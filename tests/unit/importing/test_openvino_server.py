@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tpy.cli.importing.core.pipelines import with_tensors
-from tpy.cli.importing.core.plan import Link, ModelPlan, Part, Plan, Unimportable
+from tpy.cli.importing.core.plan import ImportPlan, LinkTarget, ModelPlan, Part, Unimportable
 from tpy.cli.importing.openvino_server import is_openvino_server_source, plan_of_openvino_server
 from tpy.cli.importing.sources import plan_of
 from tpy.config import ModelConfig
@@ -46,7 +46,7 @@ def planned(source: Path) -> ModelPlan:
 
 
 def refused(source: Path) -> str:
-    plan: Plan = plan_of_openvino_server(source)
+    plan: ImportPlan = plan_of_openvino_server(source)
     [part] = plan.refused
     return part.becomes
 
@@ -61,7 +61,7 @@ def test_a_model_becomes_links(tmp_path: Path) -> None:
     model = planned(source / "config.json")
     assert (model.name, model.config.backend, model.config.default_model_filename) == ("net", "openvino", "model.xml")
     place = tmp_path / "net" / "1"
-    assert model.files == [Link(f"{place}/model.xml", "1/model.xml"), Link(f"{place}/model.bin", "1/model.bin")]
+    assert model.files == [LinkTarget(f"{place}/model.xml", "1/model.xml"), LinkTarget(f"{place}/model.bin", "1/model.bin")]
     assert (model.completes, model.shapes, model.lost) == (True, {}, [])
     assert (model.config.max_batch_size, model.config.instance_group, model.config.version_policy) == (0, (), None)
 
@@ -87,7 +87,7 @@ def test_a_model_becomes_links(tmp_path: Path) -> None:
 def test_files_of_all_formats(files: Sequence[str], filename: str, links: Mapping[str, str], tmp_path: Path) -> None:
     model = planned(served(tmp_path, *files))
     assert model.config.default_model_filename == filename
-    found = {each.target: each.source for each in model.files if isinstance(each, Link)}
+    found = {each.target: each.source for each in model.files if isinstance(each, LinkTarget)}
     assert found == {target: f"{tmp_path}/net/{source}" for target, source in links.items()}
 
 
@@ -256,7 +256,7 @@ def pipeline(*nodes: Any, **more: Any) -> dict[str, Any]:
     }
 
 
-def planned_pipeline(folder: Path, said: object) -> Plan:
+def planned_pipeline(folder: Path, said: object) -> ImportPlan:
     network(folder / "net")
     return plan_of_openvino_server(config(folder, {"name": "net", "base_path": "net"}, pipeline_config_list=[said]))
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tpy.cli.importing.core.plan import Link, ModelPlan, Part, Plan, Unimportable
+from tpy.cli.importing.core.plan import ImportPlan, LinkTarget, ModelPlan, Part, Unimportable
 from tpy.cli.importing.core.tensorflow_serving import (
     BasePath,
-    Batching,
-    ServedModel,
+    BatchingParameters,
+    ConfiguredModel,
     plan_serving,
     read_batching,
     read_models,
@@ -50,18 +50,20 @@ thread_pool_name { value: "batches" }
 """
 
 
-def planned(model: ServedModel, *versions: str, batching: Batching | None = None, names: frozenset[str] = SAVED) -> Plan:
+def planned(
+    model: ConfiguredModel, *versions: str, batching: BatchingParameters | None = None, names: frozenset[str] = SAVED
+) -> ImportPlan:
     base = BasePath(folder="/store/m", versions=dict.fromkeys(versions, names))
     return plan_serving([model], {model.base_path: base}, batching)
 
 
-def only(plan: Plan) -> ModelPlan:
+def only(plan: ImportPlan) -> ModelPlan:
     assert not plan.refused, plan.refused
     [model] = plan.models
     return model
 
 
-def refusal(plan: Plan) -> str:
+def refusal(plan: ImportPlan) -> str:
     assert not plan.models
     return plan.refused[0].becomes
 
@@ -94,17 +96,17 @@ def test_what_is_unknown_is_not_dropped(text: str, told: str) -> None:
 
 
 def test_versions_become_links() -> None:
-    model = only(planned(ServedModel(name="m", base_path="/m"), "2", "00000123"))
+    model = only(planned(ConfiguredModel(name="m", base_path="/m"), "2", "00000123"))
     assert list(model.files) == [
-        Link("/store/m/2", "2/model.savedmodel"),
-        Link("/store/m/00000123", "123/model.savedmodel"),
+        LinkTarget("/store/m/2", "2/model.savedmodel"),
+        LinkTarget("/store/m/00000123", "123/model.savedmodel"),
     ]
     assert model.config.backend == "tensorflow"
     assert "/store/m/N {model}/N/model.savedmodel" in model.steps[0]
 
 
 def test_labels_are_aliases_and_logs_are_named_as_lost() -> None:
-    served = ServedModel(name="m", base_path="/m", labels={"stable": 2, "canary": 3}, logs=True)
+    served = ConfiguredModel(name="m", base_path="/m", labels={"stable": 2, "canary": 3}, logs=True)
     model = only(planned(served, "2", "3", names=SAVED | {"batching_params.pbtxt"}))
     assert aliases(model.config) == {"stable": 2, "canary": 3}
     assert Part("version_labels: stable", "parameters.aliases: ask for m@stable") in model.carried
@@ -116,7 +118,7 @@ def test_labels_are_aliases_and_logs_are_named_as_lost() -> None:
 
 def test_batching_parameters() -> None:
     batching = read_batching(BATCHING, "b")
-    config = only(planned(ServedModel(name="m", base_path="/m"), "1", batching=batching)).config
+    config = only(planned(ConfiguredModel(name="m", base_path="/m"), "1", batching=batching)).config
     assert (config.max_batch_size, config.instance_group[0].count) == (32, 4)
     assert config.dynamic_batching is not None
     assert config.dynamic_batching.max_queue_delay_microseconds == 5000
@@ -156,29 +158,33 @@ def test_wrong_batching_parameters(text: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("model", "versions", "told"),
     [
-        (ServedModel(name="m", base_path="gs://bucket/m"), ("1",), "is in the cloud"),
-        (ServedModel(name="m", base_path="/m"), (), "no version with a saved_model.pb"),
-        (ServedModel(name="m", base_path="/m", platform="other"), ("1",), "model_platform: 'other'"),
-        (ServedModel(name="a/b", base_path="/m"), ("1",), "'a/b' cannot be a model's name here"),
-        (ServedModel(name="m", base_path="/m"), ("1", "01"), "01 and 1 are the same version"),
+        (ConfiguredModel(name="m", base_path="gs://bucket/m"), ("1",), "is in the cloud"),
+        (ConfiguredModel(name="m", base_path="/m"), (), "no version with a saved_model.pb"),
+        (ConfiguredModel(name="m", base_path="/m", platform="other"), ("1",), "model_platform: 'other'"),
+        (ConfiguredModel(name="a/b", base_path="/m"), ("1",), "'a/b' cannot be a model's name here"),
+        (ConfiguredModel(name="m", base_path="/m"), ("1", "01"), "01 and 1 are the same version"),
         (
-            ServedModel(name="m", base_path="/m", policy=VersionPolicy(specific=VersionPolicySpecific(versions=(2,)))),
+            ConfiguredModel(name="m", base_path="/m", policy=VersionPolicy(specific=VersionPolicySpecific(versions=(2,)))),
             ("1",),
             "there is no version 2, which model_version_policy names",
         ),
         (
-            ServedModel(name="m", base_path="/m", policy=VersionPolicy(specific=VersionPolicySpecific())),
+            ConfiguredModel(name="m", base_path="/m", policy=VersionPolicy(specific=VersionPolicySpecific())),
             ("1",),
             "specific names no versions",
         ),
     ],
 )
-def test_models_that_are_refused(model: ServedModel, versions: tuple[str, ...], told: str) -> None:
+def test_models_that_are_refused(model: ConfiguredModel, versions: tuple[str, ...], told: str) -> None:
     assert told in refusal(planned(model, *versions))
 
 
 def test_one_refused_model_does_not_cost_the_others() -> None:
-    models = [ServedModel(name="m", base_path="/m"), ServedModel(name="m", base_path="/m"), ServedModel(name="n", base_path="/n")]
+    models = [
+        ConfiguredModel(name="m", base_path="/m"),
+        ConfiguredModel(name="m", base_path="/m"),
+        ConfiguredModel(name="n", base_path="/n"),
+    ]
     bases = {"/m": BasePath(folder="/m", versions={"1": SAVED}), "/n": BasePath(folder="")}
     plan = plan_serving(models, bases, None)
     assert [model.name for model in plan.models] == ["m"]
@@ -199,7 +205,7 @@ def test_base_paths_of_a_container_are_looked_for_beside_the_configuration(tmp_p
     (tmp_path / "monitoring.config").write_text("prometheus_config { enable: true }")
     plan = plan_of_serving(tmp_path)
     assert [model.name for model in plan.models] == ["half_plus_two", "one"]
-    assert plan.models[0].files[0] == Link(f"{tmp_path.resolve()}/half_plus_two/2", "2/model.savedmodel")
+    assert plan.models[0].files[0] == LinkTarget(f"{tmp_path.resolve()}/half_plus_two/2", "2/model.savedmodel")
     assert Part("monitoring.config", "metrics are on port 8002, /metrics") in plan.models[0].lost
     assert [part.source for part in plan.refused] == ["all", "latest"]
     assert plan_of_serving(tmp_path / "models.config") == plan

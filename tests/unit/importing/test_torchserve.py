@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tpy.cli.importing.core.plan import ModelPlan, Part, Plan, Text, Unimportable, Unpack
+from tpy.cli.importing.core.plan import ImportPlan, ModelPlan, Part, Text, Unimportable, Unpack
 from tpy.cli.importing.torchserve import imported_of_ts, is_torchserve_source, plan_of_torchserve
 from tpy.config.model_config import InstanceKind
 
@@ -57,7 +57,7 @@ def planned(source: Path) -> ModelPlan:
 
 
 def refused(source: Path, *, trust: bool = True) -> str:
-    plan: Plan = plan_of_torchserve(source, trust=trust)
+    plan: ImportPlan = plan_of_torchserve(source, trust=trust)
     assert not plan.models
     [part] = plan.refused
     return part.becomes

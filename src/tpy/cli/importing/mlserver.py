@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tpy.cli.importing.core.mlserver import SETTINGS, ModelFolder, Package, name_of, plan_mlserver, uri_of
+from tpy.cli.importing.core.mlserver import SETTINGS, MLServerPackage, ModelFolder, name_of, plan_mlserver, uri_of
 from tpy.cli.importing.core.mlserver_settings import parameter
-from tpy.cli.importing.core.plan import Part, Plan, Unimportable
+from tpy.cli.importing.core.plan import ImportPlan, Part, Unimportable
 from tpy.cli.importing.folders import DOCUMENT_BYTES_MAX, files_of, read_json
 from tpy.cli.importing.mlflow import is_mlflow_model, read_mlflow, tree_format
 from tpy.files import UnusableFile, read_file
@@ -33,7 +33,7 @@ def is_mlserver_source(source: Path) -> bool:
     return (source / SETTINGS).is_file() or any(source.glob(f"*/{SETTINGS}")) or any(source.glob(f"*/*/{SETTINGS}"))
 
 
-def plan_of_mlserver(source: Path, *, trust: bool) -> Plan:
+def plan_of_mlserver(source: Path, *, trust: bool) -> ImportPlan:
     """The plan. Raises Unimportable."""
     root = source.parent if source.is_file() else source
     server = root / SERVER
@@ -49,7 +49,7 @@ def plan_of_mlserver(source: Path, *, trust: bool) -> Plan:
             found.append(_read(place, name, [each for each in places if each != place]))
         except Unimportable as error:
             refused.append(Part(name, str(error)))
-    package = Package(folder=str(_PACKAGE), modules=_known())
+    package = MLServerPackage(folder=str(_PACKAGE), modules=_known())
     return plan_mlserver(found, said, package, refused, trust=trust)
 
 

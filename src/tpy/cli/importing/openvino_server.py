@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpy.cli.importing.core.openvino_server import ServedNetwork, is_config, plan_openvino_server, settings_of
-from tpy.cli.importing.core.plan import Plan, Unimportable, text_of
+from tpy.cli.importing.core.plan import ImportPlan, Unimportable, text_of
 from tpy.cli.importing.folders import DOCUMENT_BYTES_MAX, read_json
 from tpy.cli.importing.tensorflow_serving import base_path_of
 from tpy.files import UnusableFile, read_file
@@ -26,7 +26,7 @@ def is_openvino_server_source(source: Path) -> bool:
         return False
 
 
-def plan_of_openvino_server(source: Path) -> Plan:
+def plan_of_openvino_server(source: Path) -> ImportPlan:
     """The plan. Raises Unimportable."""
     path = _config(source)
     document = _document(path)

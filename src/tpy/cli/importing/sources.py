@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tpy.cli.importing.core.hugging_face import plan_hugging_face
 from tpy.cli.importing.core.mlflow import plan_mlflow
-from tpy.cli.importing.core.plan import Plan, Unimportable
+from tpy.cli.importing.core.plan import ImportPlan, Unimportable
 from tpy.cli.importing.hugging_face import is_hugging_face_source, read_hugging_face
 from tpy.cli.importing.mlflow import is_mlflow_model, read_mlflow
 from tpy.cli.importing.mlserver import is_mlserver_source, plan_of_mlserver
@@ -15,7 +15,7 @@ from tpy.cli.importing.tensorflow_serving import is_serving_source, plan_of_serv
 from tpy.cli.importing.torchserve import is_torchserve_source, plan_of_torchserve
 
 
-def plan_of(source: Path, *, trust: bool) -> Plan:
+def plan_of(source: Path, *, trust: bool) -> ImportPlan:
     """The plan for a source. Raises Unimportable for what cannot be imported."""
     if not source.exists():
         raise Unimportable("no such file or folder")

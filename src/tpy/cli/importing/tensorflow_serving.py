@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from tpy.cli.importing.core.plan import Part, Plan, Unimportable
-from tpy.cli.importing.core.tensorflow_serving import BasePath, ServedModel, plan_serving, read_batching, read_models
+from tpy.cli.importing.core.plan import ImportPlan, Part, Unimportable
+from tpy.cli.importing.core.tensorflow_serving import BasePath, ConfiguredModel, plan_serving, read_batching, read_models
 from tpy.files import UnusableFile, read_file
 
 _CONFIG_BYTES_MAX: Final = 1024 * 1024
@@ -28,12 +28,12 @@ def is_serving_source(source: Path) -> bool:
     )
 
 
-def plan_of_serving(source: Path) -> Plan:
+def plan_of_serving(source: Path) -> ImportPlan:
     """The plan. Raises Unimportable."""
     if source.is_dir() and not (source / MODELS).is_file():
         folder = str(source.resolve())
         return plan_serving(
-            [ServedModel(name=source.resolve().name, base_path=folder)], {folder: base_path_of(folder, source)}, None
+            [ConfiguredModel(name=source.resolve().name, base_path=folder)], {folder: base_path_of(folder, source)}, None
         )
     config = source if source.is_file() else source / MODELS
     models = read_models(_text(config), str(config))

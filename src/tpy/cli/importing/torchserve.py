@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from tpy.archives import UnusableArchive, open_archive
-from tpy.cli.importing.core.plan import Copy, Part, Plan, Unimportable, Unpack, text_of
-from tpy.cli.importing.core.torchserve import ArchivedModel, Package, Server, plan_torchserve
+from tpy.cli.importing.core.plan import Copy, ImportPlan, Part, Unimportable, Unpack, text_of
+from tpy.cli.importing.core.torchserve import ArchivedModel, TorchServePackage, TorchServeProperties, plan_torchserve
 from tpy.cli.importing.folders import DOCUMENT_BYTES_MAX, files_of, read_json, read_yaml
 from tpy.files import UnusableFile, read_file
 
@@ -44,7 +44,7 @@ def _is_unpacked(folder: Path) -> bool:
     return any((folder / each).is_file() for each in MANIFESTS)
 
 
-def plan_of_torchserve(source: Path, *, trust: bool) -> Plan:
+def plan_of_torchserve(source: Path, *, trust: bool) -> ImportPlan:
     """The plan. Raises Unimportable."""
     properties = source if source.name == PROPERTIES else source / PROPERTIES
     said: Mapping[str, str] = {}
@@ -61,9 +61,9 @@ def plan_of_torchserve(source: Path, *, trust: bool) -> Plan:
             found.append(msgspec.structs.replace(archive, parts=_parts(archive, each, properties.parent, said)))
         except Unimportable as error:
             refused.append(Part(each.name, str(error)))
-    package = Package(folder=str(_PACKAGE), modules=_known())
+    package = TorchServePackage(folder=str(_PACKAGE), modules=_known())
     settings = read_json(said["models"].encode(), f"{PROPERTIES}: models") if "models" in said else {}
-    return plan_torchserve(found, Server(properties=said, models=settings), package, refused, trust=trust)
+    return plan_torchserve(found, TorchServeProperties(properties=said, models=settings), package, refused, trust=trust)
 
 
 def _sources(folder: Path, said: Mapping[str, str]) -> list[Path]:

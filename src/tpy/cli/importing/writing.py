@@ -12,7 +12,7 @@ import msgspec
 
 from tpy.archives import UnusableArchive, open_archive
 from tpy.cli.importing.core.pipelines import with_tensors
-from tpy.cli.importing.core.plan import Export, Link, ModelPlan, Part, Plan, Text, Unimportable, Unpack
+from tpy.cli.importing.core.plan import Export, ImportPlan, LinkTarget, ModelPlan, Part, Text, Unimportable, Unpack
 from tpy.cli.importing.tools import run_module
 from tpy.cli.init.create import completed_by_backend
 from tpy.config import ModelConfig, format_pbtxt
@@ -23,7 +23,7 @@ _BATCH_SIZE: Final = 64
 """As `tpy init` writes it for models that take rows."""
 
 
-def without_existing(plan: Plan, repository: Path) -> Plan:
+def without_existing(plan: ImportPlan, repository: Path) -> ImportPlan:
     """The plan without models whose folders are there already: these are refused."""
     there = [model for model in plan.models if (repository / model.name).exists()]
     refused = [
@@ -33,7 +33,7 @@ def without_existing(plan: Plan, repository: Path) -> Plan:
     return msgspec.structs.replace(plan, models=left, refused=[*plan.refused, *refused])
 
 
-def perform(plan: Plan, source: Path, repository: Path) -> Plan:
+def perform(plan: ImportPlan, source: Path, repository: Path) -> ImportPlan:
     """Make the folders; the plan as it was done: models whose files a backend cannot read are refused."""
     repository.mkdir(parents=True, exist_ok=True)
     done: list[ModelPlan] = []
@@ -60,7 +60,7 @@ def _made(model: ModelPlan, source: Path, repository: Path) -> ModelPlan:
             target.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(file, Text):
                 target.write_text(file.text, encoding="utf-8")
-            elif isinstance(file, Link):
+            elif isinstance(file, LinkTarget):
                 target.symlink_to(file.source)
             elif isinstance(file, Unpack):
                 _unpack(file, target)

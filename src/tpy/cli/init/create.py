@@ -23,7 +23,7 @@ from tpy.cli.init.folder import (
 )
 from tpy.cli.init.sources import (
     NEED_INPUTS,
-    Form,
+    ModelForm,
     Way,
     advice_for_source_folder,
     choose,
@@ -54,7 +54,7 @@ class InitRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     source: Path
     repository: Path
-    form: Form | None = None
+    form: ModelForm | None = None
     inputs: Sequence[Input] = ()
     environment: Path | None = None
     network: str = ""
@@ -89,7 +89,7 @@ def create(request: InitRequest) -> list[str]:
         (building / "1").mkdir(parents=True)
         form, way = choose(request.source, request.form)
         if request.inputs and way.action not in NEED_INPUTS:
-            why = "write them into its config.pbtxt" if form is Form.PYTHON else "the file describes its inputs"
+            why = "write them into its config.pbtxt" if form is ModelForm.PYTHON else "the file describes its inputs"
             raise UsageError(f"--input: not accepted for {request.source.name}: {why}")
         made = _make(request, building, form, way)
         config = _completed(made.config, building, request.source, forms_of(request.source) - {form})
@@ -100,12 +100,12 @@ def create(request: InitRequest) -> list[str]:
     return [*_summary(folder, made, config), *_next_steps(folder, config, made.texts)]
 
 
-def _make(request: InitRequest, building: Path, form: Form, way: Way) -> _Made:
+def _make(request: InitRequest, building: Path, form: ModelForm, way: Way) -> _Made:
     target = building / "1" / way.filename
     config = ModelConfig(name=request.name, backend=BACKEND_OF_FILE[way.filename], default_model_filename=way.filename)
     environment = None if request.environment is None else request.environment.absolute()
     interpreter_of(environment)
-    if environment is not None and form is Form.PYTHON:
+    if environment is not None and form is ModelForm.PYTHON:
         config = msgspec.structs.replace(
             config, parameters={EXECUTION_ENVIRONMENT: ModelParameter(string_value=str(environment))}
         )
@@ -124,7 +124,7 @@ def _make(request: InitRequest, building: Path, form: Form, way: Way) -> _Made:
         return _Made(done=done, config=config, texts=_texts(facts))
     if way.action:
         facts = converted(way.action, request.source, target, request.inputs, environment, request.network)
-        if form in (Form.TORCHSCRIPT, Form.PYTORCH) and facts["outputs"] is not None:
+        if form in (ModelForm.TORCHSCRIPT, ModelForm.PYTORCH) and facts["outputs"] is not None:
             given, outputs = torch_tensors(request.inputs, facts)
             rows = facts.get("rows", _BATCH_SIZE)
             assert isinstance(rows, int)
@@ -135,9 +135,11 @@ def _make(request: InitRequest, building: Path, form: Form, way: Way) -> _Made:
     else:
         shutil.copy2(request.source, target)
     done = {f"1/{way.filename}": f"copied from {request.source}"}
-    if form in (Form.ONNX, Form.OPENVINO):
+    if form in (ModelForm.ONNX, ModelForm.OPENVINO):
         for data in files_beside(request.source):
-            name = data.name if form is Form.ONNX else f"model{data.suffix}"  # an ONNX file names its weights, OpenVINO does not
+            name = (
+                data.name if form is ModelForm.ONNX else f"model{data.suffix}"
+            )  # an ONNX file names its weights, OpenVINO does not
             shutil.copy2(data, target.parent / name)
             done[f"1/{name}"] = f"copied from {data}"
     return _Made(done=done, config=config)
@@ -163,7 +165,7 @@ def _texts(facts: dict[str, object]) -> dict[str, str]:
     return samples
 
 
-def _completed(config: ModelConfig, building: Path, source: Path, forms: Collection[Form]) -> ModelConfig:
+def _completed(config: ModelConfig, building: Path, source: Path, forms: Collection[ModelForm]) -> ModelConfig:
     """The configuration with inputs and outputs, where the backend can tell them from the model. Raises UsageError for a model
     that it cannot read; `forms` are the forms that its file can be made into."""
     if config.input:
@@ -171,8 +173,8 @@ def _completed(config: ModelConfig, building: Path, source: Path, forms: Collect
     try:
         return completed_by_backend(config, building)
     except TpyError as error:
-        other = "; --as python serves it as it is" if Form.PYTHON in forms else ""
-        if Form.ONNX in forms:
+        other = "; --as python serves it as it is" if ModelForm.PYTHON in forms else ""
+        if ModelForm.ONNX in forms:
             other = "; --as onnx converts it"
         text = error.message.splitlines()[0].replace(f"{building}/1/", "")  # the folder is gone with this error
         raise UsageError(f"{source}: the {config.backend} backend cannot read the model: {text}{other}") from error

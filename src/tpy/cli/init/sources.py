@@ -20,7 +20,7 @@ from tpy.messages.datatypes import BY_WORD
 _CONVERT = Path(__file__).with_name("convert.py")
 
 
-class Form(enum.Enum):
+class ModelForm(enum.Enum):
     """The form that is served: --as."""
 
     ONNX = "onnx"
@@ -40,47 +40,47 @@ class Way(NamedTuple):
     filename: str
 
 
-_PICKLE = {Form.ONNX: Way("pickle-to-onnx", "model.onnx"), Form.PYTHON: Way("describe-pickle", "model.py")}
+_PICKLE = {ModelForm.ONNX: Way("pickle-to-onnx", "model.onnx"), ModelForm.PYTHON: Way("describe-pickle", "model.py")}
 _PICKLES = (".joblib", ".pkl", ".pickle")
-_TORCH = {Form.TORCHSCRIPT: Way("torch-to-torchscript", "model.pt"), Form.ONNX: Way("torch-to-onnx", "model.onnx")}
+_TORCH = {ModelForm.TORCHSCRIPT: Way("torch-to-torchscript", "model.pt"), ModelForm.ONNX: Way("torch-to-onnx", "model.onnx")}
 _TO_ONNX = Way("xgboost-to-onnx", "model.onnx")
-_UBJSON = {Form.FIL: Way("", "xgboost.ubj"), Form.ONNX: _TO_ONNX}
-_XGBOOST = {Form.FIL: Way("", "xgboost.model"), Form.ONNX: _TO_ONNX}
-_LIGHTGBM = {Form.FIL: Way("", "model.txt"), Form.ONNX: Way("lightgbm-to-onnx", "model.onnx")}
-_KERAS = {Form.ONNX: Way("keras-to-onnx", "model.onnx")}
+_UBJSON = {ModelForm.FIL: Way("", "xgboost.ubj"), ModelForm.ONNX: _TO_ONNX}
+_XGBOOST = {ModelForm.FIL: Way("", "xgboost.model"), ModelForm.ONNX: _TO_ONNX}
+_LIGHTGBM = {ModelForm.FIL: Way("", "model.txt"), ModelForm.ONNX: Way("lightgbm-to-onnx", "model.onnx")}
+_KERAS = {ModelForm.ONNX: Way("keras-to-onnx", "model.onnx")}
 
-WAYS: Mapping[str, Mapping[Form, Way]] = {
-    ".onnx": {Form.ONNX: Way("", "model.onnx")},
-    ".py": {Form.PYTHON: Way("", "model.py")},
+WAYS: Mapping[str, Mapping[ModelForm, Way]] = {
+    ".onnx": {ModelForm.ONNX: Way("", "model.onnx")},
+    ".py": {ModelForm.PYTHON: Way("", "model.py")},
     ".joblib": _PICKLE,
     ".pkl": _PICKLE,
     ".pickle": _PICKLE,
     ".pt": _TORCH,
     ".pth": _TORCH,
-    ".pt2": {Form.PYTORCH: Way("torch-program", "model.pt2")},
+    ".pt2": {ModelForm.PYTORCH: Way("torch-program", "model.pt2")},
     ".xgb": _XGBOOST,
     ".ubj": _UBJSON,
     ".bst": _XGBOOST,
     ".model": _XGBOOST,
-    ".json": {Form.FIL: Way("", "xgboost.json"), Form.ONNX: _TO_ONNX},
+    ".json": {ModelForm.FIL: Way("", "xgboost.json"), ModelForm.ONNX: _TO_ONNX},
     ".lgb": _LIGHTGBM,
     ".txt": _LIGHTGBM,
     ".keras": _KERAS,
     ".h5": _KERAS,
-    ".tl": {Form.FIL: Way("", "checkpoint.tl")},
-    ".tflite": {Form.LITERT: Way("", "model.tflite")},
-    ".xml": {Form.OPENVINO: Way("", "model.xml")},
-    ".graphdef": {Form.TENSORFLOW: Way("", "model.graphdef")},
+    ".tl": {ModelForm.FIL: Way("", "checkpoint.tl")},
+    ".tflite": {ModelForm.LITERT: Way("", "model.tflite")},
+    ".xml": {ModelForm.OPENVINO: Way("", "model.xml")},
+    ".graphdef": {ModelForm.TENSORFLOW: Way("", "model.graphdef")},
 }
 """By suffix; the first form of each is the default."""
 
 NEED_INPUTS = frozenset({"pickle-to-onnx", "describe-pickle", "torch-to-torchscript", "torch-to-onnx", "torch-program"})
 """The actions for files that may not say their inputs."""
 
-_SAVED_MODEL = {Form.TENSORFLOW: Way("", "model.savedmodel")}
+_SAVED_MODEL = {ModelForm.TENSORFLOW: Way("", "model.savedmodel")}
 
 
-def _ways(source: Path) -> Mapping[Form, Way] | None:
+def _ways(source: Path) -> Mapping[ModelForm, Way] | None:
     """Of a file, or of the folder of a SavedModel."""
     if source.is_dir():
         return _SAVED_MODEL if is_saved_model(source) else None
@@ -92,7 +92,7 @@ def is_saved_model(source: Path) -> bool:
     return any((source / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt"))
 
 
-class Result(msgspec.Struct, frozen=True):
+class Conversion(msgspec.Struct, frozen=True):
     """The answer of convert.py."""
 
     facts: dict[str, object] = {}
@@ -100,7 +100,7 @@ class Result(msgspec.Struct, frozen=True):
     missing: Sequence[str] = ()
 
 
-def choose(source: Path, form: Form | None) -> tuple[Form, Way]:
+def choose(source: Path, form: ModelForm | None) -> tuple[ModelForm, Way]:
     """The form to make of a file, and how. Raises UsageError."""
     ways = _ways(source)
     if ways is None:
@@ -111,7 +111,7 @@ def choose(source: Path, form: Form | None) -> tuple[Form, Way]:
     return chosen, ways[chosen]
 
 
-def forms_of(source: Path) -> set[Form]:
+def forms_of(source: Path) -> set[ModelForm]:
     """The forms that can be made of a file."""
     return set(_ways(source) or ())
 
@@ -167,7 +167,7 @@ def converted(
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     lines = done.stdout.splitlines()
     try:
-        result = msgspec.json.decode(lines[-1] if lines else "", type=Result)
+        result = msgspec.json.decode(lines[-1] if lines else "", type=Conversion)
     except msgspec.DecodeError:
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise UsageError(f"{source}: the conversion failed: {said[-1]}") from None

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from tpy.cli.client import ClientError
-from tpy.cli.top.core.rows import Row, Snapshot, in_order, latencies_of, rows_between
+from tpy.cli.top.core.rows import ModelRow, ServerSnapshot, in_order, latencies_of, rows_between
 from tpy.cli.top.core.table import header, line, summary
 from tpy.cli.top.core.view import View, frame, lines_above, moved, page_of, pressed, shown
 from tpy.cli.top.screen import Screen
@@ -38,7 +38,7 @@ def once(source: ServerSource, *, sort: str, interval_s: float, as_json: bool = 
 
 def follow(source: ServerSource, *, sort: str, interval_s: float) -> None:
     """Print a table for each interval, where output is not a terminal, until interrupted; a server that is away costs a line."""
-    before: Snapshot | None = None
+    before: ServerSnapshot | None = None
     while True:
         try:
             after = source.snapshot()
@@ -63,8 +63,8 @@ class _Live:
         self._url = url
         self._view: View | None = view
         self._interval_s = interval_s
-        self._before: Snapshot | None = None
-        self._rows: list[Row] = []
+        self._before: ServerSnapshot | None = None
+        self._rows: list[ModelRow] = []
         self._above: list[str] = ["asking..."]
 
     def run(self, first_s: float = FIRST_INTERVAL_S) -> None:
@@ -119,7 +119,7 @@ class _Live:
         self._screen.draw(lines, bold=1 + len(lines_above(self._above, height)))
 
 
-def _text(source: ServerSource, before: Snapshot, after: Snapshot, sort: str) -> list[str]:
+def _text(source: ServerSource, before: ServerSnapshot, after: ServerSnapshot, sort: str) -> list[str]:
     width = max(shutil.get_terminal_size().columns, 80) if sys.stdout.isatty() else TEXT_WIDTH
     rows = in_order(rows_between(before, after), sort)
     above = summary(rows, latencies_of(after), after.metrics, after.trouble)

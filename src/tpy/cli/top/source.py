@@ -9,8 +9,8 @@ from typing import Any, Final, cast
 
 from tpy.cli.client import Client, ClientError
 from tpy.cli.explain.ask import explanations
-from tpy.cli.top.core.metrics import Metrics, parse
-from tpy.cli.top.core.rows import Row, Snapshot, counters_of, explained
+from tpy.cli.top.core.metrics import ScrapedMetrics, parse
+from tpy.cli.top.core.rows import ModelRow, ServerSnapshot, counters_of, explained
 
 METRICS_PORT: Final = 8002
 SNAPSHOTS_WITHOUT_METRICS: Final = 10
@@ -27,7 +27,7 @@ class ServerSource:
         self._trouble = ""
         self._skip = 0
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ServerSnapshot:
         """The server now. Raises ClientError when it does not answer, or refuses its statistics."""
         stats = cast("dict[str, Any]", self._client.get("/v2/models/stats"))["model_stats"]
         at_s = time.monotonic()
@@ -35,7 +35,7 @@ class ServerSource:
         states = self._states()
         if not states:
             states = {(entry["name"], entry["version"]): ("READY", "") for entry in stats}
-        return Snapshot(
+        return ServerSnapshot(
             at_s=at_s,
             counters={(entry["name"], entry["version"]): counters_of(entry) for entry in stats if entry["name"] in wanted},
             states={key: state for key, state in states.items() if fnmatchcase(key[0], self._pattern)},
@@ -43,11 +43,11 @@ class ServerSource:
             trouble=self._trouble,
         )
 
-    def explain(self, rows: Iterable[Row]) -> list[Row]:
+    def explain(self, rows: Iterable[ModelRow]) -> list[ModelRow]:
         """These rows with what the engine says; as they are where it says nothing: the model may have gone meanwhile."""
         return [self._explained(row) if row.state == "READY" else row for row in rows]
 
-    def _explained(self, row: Row) -> Row:
+    def _explained(self, row: ModelRow) -> ModelRow:
         try:
             found = explanations(self._client, f"{row.name}/versions/{row.version}")
         except ClientError as error:
@@ -68,7 +68,7 @@ class ServerSource:
             (row["name"], row.get("version", "")): (row.get("state", ""), row.get("reason", "")) for row in rows if "state" in row
         }
 
-    def _page(self) -> Metrics | None:
+    def _page(self) -> ScrapedMetrics | None:
         if self._skip:
             self._skip -= 1
             return None

@@ -22,24 +22,24 @@ _PHASES: Final = (
 )
 
 
-class TracedRequest:
+class ExplainedRequest:
     """A trace with its moments by name, and the traces of its steps or calls."""
 
     def __init__(self, head: Row) -> None:
         self.head = head
         self.moments: dict[str, int] = {}
-        self.children: list[TracedRequest] = []
+        self.children: list[ExplainedRequest] = []
 
 
-def find(rows: Iterable[Row], model: str, request_id: str) -> list[TracedRequest]:
+def find(rows: Iterable[Row], model: str, request_id: str) -> list[ExplainedRequest]:
     """The traces of the requests with this id to this model, "" for any, the newest last. Rows that are not traces are
     skipped."""
-    traces: dict[object, TracedRequest] = {}
+    traces: dict[object, ExplainedRequest] = {}
     for row in rows:
         if not isinstance(row, Mapping) or "id" not in row:
             continue
         if "model_name" in row:
-            traces[row["id"]] = TracedRequest(row)
+            traces[row["id"]] = ExplainedRequest(row)
         for moment in row.get("timestamps", ()):
             if row["id"] in traces:
                 traces[row["id"]].moments[str(moment["name"])] = int(moment["ns"])
@@ -51,12 +51,12 @@ def find(rows: Iterable[Row], model: str, request_id: str) -> list[TracedRequest
     return [trace for trace in asked if (trace.head["model_name"] == model if model else "parent_id" not in trace.head)]
 
 
-def document_of(trace: TracedRequest) -> dict[str, object]:
+def document_of(trace: ExplainedRequest) -> dict[str, object]:
     """The trace as a JSON document: what its file says of it, its moments, and the traces of its steps and calls."""
     return {**trace.head, "moments_ns": trace.moments, "children": [document_of(child) for child in trace.children]}
 
 
-def lines_of(trace: TracedRequest, indent: str = "") -> Iterator[str]:
+def lines_of(trace: ExplainedRequest, indent: str = "") -> Iterator[str]:
     """The phases of the request with their times, then those of its steps and calls."""
     head, moments = trace.head, trace.moments
     total_ns = max(moments.values()) - min(moments.values()) if moments else 0

@@ -9,7 +9,18 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from tpy.cli.importing.core.plan import Copy, Export, Link, ModelPlan, Part, Plan, Text, Unimportable, require_name, text_of
+from tpy.cli.importing.core.plan import (
+    Copy,
+    Export,
+    ImportPlan,
+    LinkTarget,
+    ModelPlan,
+    Part,
+    Text,
+    Unimportable,
+    require_name,
+    text_of,
+)
 from tpy.cli.importing.core.transformers_model import FOLDER, ONNX, SCRIPTS, model_py
 from tpy.config import ModelConfig
 from tpy.config.model_config import DynamicBatching, InstanceGroup, InstanceKind, ModelInput, ModelOutput
@@ -69,13 +80,13 @@ class HuggingFaceFolder(msgspec.Struct, frozen=True, kw_only=True):
         return self.documents.get("config.json", {})
 
 
-def plan_hugging_face(folder: HuggingFaceFolder, *, trust: bool) -> Plan:
+def plan_hugging_face(folder: HuggingFaceFolder, *, trust: bool) -> ImportPlan:
     """The plan; `trust`: code and pickles that come with the model may run in the server. A model that cannot be imported is
     `refused`."""
     try:
-        return Plan(kind=_KIND, models=[_model(folder, trust=trust)])
+        return ImportPlan(kind=_KIND, models=[_model(folder, trust=trust)])
     except Unimportable as error:
-        return Plan(kind=_KIND, models=[], refused=[Part(folder.name, str(error))])
+        return ImportPlan(kind=_KIND, models=[], refused=[Part(folder.name, str(error))])
 
 
 def _model(folder: HuggingFaceFolder, *, trust: bool) -> ModelPlan:
@@ -144,7 +155,7 @@ def _gguf(folder: HuggingFaceFolder) -> ModelPlan | None:
     return ModelPlan(
         name=folder.name,
         config=ModelConfig(backend="openvino_genai"),
-        files=[Link(f"{folder.path}/{found[0]}", "1/model.gguf")],
+        files=[LinkTarget(f"{folder.path}/{found[0]}", "1/model.gguf")],
         carried=[Part(found[0], "1/model.gguf, a link, for the openvino_genai backend")],
         lost=_others(folder, {found[0]}),
         header=f"Imported from {_KIND}: {found[0]}.",
@@ -163,7 +174,7 @@ def _openvino(folder: HuggingFaceFolder) -> ModelPlan | None:
     return ModelPlan(
         name=folder.name,
         config=ModelConfig(backend="openvino_genai"),
-        files=[Link(f"{folder.path}/{name}", f"1/{name}") for name in top],
+        files=[LinkTarget(f"{folder.path}/{name}", f"1/{name}") for name in top],
         carried=[Part("openvino_model.xml and the files beside it", "1, by links, for the openvino_genai backend")],
         header=f"Imported from {_KIND}: an export for OpenVINO.",
     )
@@ -258,7 +269,7 @@ def _transformers(folder: HuggingFaceFolder, architecture: str, code: list[str],
         ),
         files=[
             Text("1/model.py", model_py(task, settings, onnx=onnx)),
-            Link(folder.path, f"1/{FOLDER}"),
+            LinkTarget(folder.path, f"1/{FOLDER}"),
             *([Export(folder.path, f"1/{ONNX}", task)] if onnx else []),
             *found.files,
         ],

@@ -7,7 +7,17 @@ from typing import Any, Final
 
 import msgspec
 
-from tpy.cli.importing.core.plan import Copy, ModelPlan, Part, Plan, Text, Unimportable, require_inside, require_name, text_of
+from tpy.cli.importing.core.plan import (
+    Copy,
+    ImportPlan,
+    ModelPlan,
+    Part,
+    Text,
+    Unimportable,
+    require_inside,
+    require_name,
+    text_of,
+)
 from tpy.cli.importing.core.python_function import model_py
 from tpy.cli.importing.core.scoring import as_parameter
 from tpy.cli.importing.core.signature import inputs_of, outputs_of, read_signature
@@ -61,13 +71,13 @@ class _Flavour(msgspec.Struct, frozen=True, kw_only=True):
     runs_code: bool = False
 
 
-def plan_mlflow(folder: MlflowFolder, *, trust: bool) -> Plan:
+def plan_mlflow(folder: MlflowFolder, *, trust: bool) -> ImportPlan:
     """The plan; `trust`: code that comes with the model may run in the server. A model that cannot be imported is `refused`."""
     kind = f"MLflow {text_of(folder.document.get('mlflow_version'))}".strip()
     try:
-        return Plan(kind=kind, models=[_model(folder, kind, trust=trust)])
+        return ImportPlan(kind=kind, models=[_model(folder, kind, trust=trust)])
     except Unimportable as error:
-        return Plan(kind=kind, models=[], refused=[Part(folder.name, str(error))])
+        return ImportPlan(kind=kind, models=[], refused=[Part(folder.name, str(error))])
 
 
 def _model(folder: MlflowFolder, kind: str, *, trust: bool) -> ModelPlan:

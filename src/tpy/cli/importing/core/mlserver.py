@@ -13,7 +13,7 @@ from tpy.cli.importing.core.mlflow import TREES, MlflowFolder, plan_mlflow
 from tpy.cli.importing.core.mlserver_settings import (
     PARAMETERS,
     ROWS_MAX,
-    Settings,
+    MLServerSettings,
     inputs_of,
     outputs_of,
     parameter,
@@ -21,7 +21,17 @@ from tpy.cli.importing.core.mlserver_settings import (
     read_settings,
     tensors_of,
 )
-from tpy.cli.importing.core.plan import Copy, ModelPlan, Part, Plan, Text, Unimportable, require_inside, require_name, text_of
+from tpy.cli.importing.core.plan import (
+    Copy,
+    ImportPlan,
+    ModelPlan,
+    Part,
+    Text,
+    Unimportable,
+    require_inside,
+    require_name,
+    text_of,
+)
 from tpy.config import ModelConfig
 from tpy.config.model_config import (
     EXECUTION_ENVIRONMENT,
@@ -87,7 +97,7 @@ class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
     environment: str = ""
 
 
-class Package(msgspec.Struct, frozen=True, kw_only=True):
+class MLServerPackage(msgspec.Struct, frozen=True, kw_only=True):
     """The package that is put beside a model: where it is, and its modules."""
 
     folder: str
@@ -100,7 +110,7 @@ class _Model(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
     folder: ModelFolder
-    settings: Settings
+    settings: MLServerSettings
 
 
 def name_of(folder: ModelFolder) -> str:
@@ -122,8 +132,13 @@ def uri_of(settings: Mapping[str, Any]) -> str:
 
 
 def plan_mlserver(
-    folders: Sequence[ModelFolder], server: Mapping[str, Any], package: Package, refused: Sequence[Part] = (), *, trust: bool
-) -> Plan:
+    folders: Sequence[ModelFolder],
+    server: Mapping[str, Any],
+    package: MLServerPackage,
+    refused: Sequence[Part] = (),
+    *,
+    trust: bool,
+) -> ImportPlan:
     """The plan; `trust`: code that comes with models may run in the server. Folders of one name are versions of one model."""
     refusals = list(refused)
     models: dict[str, list[_Model]] = {}
@@ -139,7 +154,7 @@ def plan_mlserver(
             plans.append(_combined([_planned(each, package, trust=trust) for each in versions], versions))
         except Unimportable as error:
             refusals.append(Part(name, str(error)))
-    return Plan(kind="MLServer", models=plans, refused=refusals)
+    return ImportPlan(kind="MLServer", models=plans, refused=refusals)
 
 
 def _model(folder: ModelFolder, server: Mapping[str, Any]) -> _Model:
@@ -191,7 +206,7 @@ def _numbers(versions: Sequence[str]) -> dict[str, int]:
     return {text: at for at, text in enumerate(sorted(versions, key=lambda text: (text == "", text)), 1)}
 
 
-def _planned(model: _Model, package: Package, *, trust: bool) -> ModelPlan:
+def _planned(model: _Model, package: MLServerPackage, *, trust: bool) -> ModelPlan:
     """The plan of one folder, as version 1. Raises Unimportable."""
     settings = model.folder.settings
     implementation = text_of(settings.get("implementation"))
@@ -309,7 +324,7 @@ def _sklearn(model: _Model, *, trust: bool) -> ModelPlan:
     return _native(model, config, file, name, lost=lost, steps=steps, completes=False)
 
 
-def _trees(model: _Model, runtime: str, package: Package, *, trust: bool) -> ModelPlan:
+def _trees(model: _Model, runtime: str, package: MLServerPackage, *, trust: bool) -> ModelPlan:
     """Declared inputs are kept, by MLServer's runtime in a Python model; without them the fil backend names its own."""
     file = _file_of(model, runtime)
     if tensors_of(model.folder.settings, "inputs"):
@@ -328,7 +343,7 @@ def _trees(model: _Model, runtime: str, package: Package, *, trust: bool) -> Mod
     return _native(model, ModelConfig(backend="fil"), file, TREES[kind], lost=lost, steps=(), completes=True)
 
 
-def _by_runtime(model: _Model, runtime: str, file: str, package: Package, *, trust: bool) -> ModelPlan:
+def _by_runtime(model: _Model, runtime: str, file: str, package: MLServerPackage, *, trust: bool) -> ModelPlan:
     settings = model.folder.settings
     if parameter(settings, "environment_path") or parameter(settings, "environment_tarball"):
         _require_trust("its environment", trust=trust)
@@ -345,7 +360,7 @@ def _require_trust(what: str, *, trust: bool) -> None:
         raise Unimportable(f"{what} is code that runs in the server; --trust imports it all the same")
 
 
-def _custom(model: _Model, implementation: str, package: Package, *, trust: bool) -> ModelPlan:
+def _custom(model: _Model, implementation: str, package: MLServerPackage, *, trust: bool) -> ModelPlan:
     folder = model.folder
     module, _, name = implementation.rpartition(".")
     path = module.replace(".", "/")
@@ -375,7 +390,7 @@ def _custom(model: _Model, implementation: str, package: Package, *, trust: bool
     return _python(model, package, sorted(folder.files), f"1/model.py runs {implementation} by 1/mlserver", lost)
 
 
-def _python(model: _Model, package: Package, files: Sequence[str], runs: str, lost: Sequence[Part] = ()) -> ModelPlan:
+def _python(model: _Model, package: MLServerPackage, files: Sequence[str], runs: str, lost: Sequence[Part] = ()) -> ModelPlan:
     """The plan of a Python model that runs a class of MLServer's kind."""
     folder, settings = model.folder, model.settings
     batches = settings.dynamic is not None

@@ -72,7 +72,7 @@ PARAMETERS: Final = frozenset({"uri", "version", "environment_path", "environmen
 _POOLS: Final = ("inference_pool_gid", "autogenerate_inference_pool_gid")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class MLServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a model, as they are in its configuration, and the parts that they come from. `dynamic` None: MLServer does not
     batch it."""
 
@@ -84,7 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[str, ...]
 
 
-def read_settings(model: Mapping[str, Any], server: Mapping[str, Any]) -> Settings:
+def read_settings(model: Mapping[str, Any], server: Mapping[str, Any]) -> MLServerSettings:
     """Of a model-settings.json and the settings.json of its server. Raises Unimportable."""
     carried, lost, steps = [], _others(model, server), []
     size = _number(model, "max_batch_size", 0, 0, _SIZE_MAX)
@@ -111,7 +111,7 @@ def read_settings(model: Mapping[str, Any], server: Mapping[str, Any]) -> Settin
         carried.append(Part("cache_enabled", "response_cache"))
         lost.append(Part("cache_size", f"{entries} answers; the cache is bounded by its bytes"))
         steps.append("start the server with --cache-config=local,size=BYTES: the model has a response cache")
-    return Settings(
+    return MLServerSettings(
         dynamic=dynamic,
         group=InstanceGroup(count=max(workers, 1)),
         cache=cache,
@@ -179,7 +179,7 @@ def _shown(value: object) -> str:
     return repr(value)[:40] if isinstance(value, str | int | float | bool) else f"a {type(value).__name__}"
 
 
-class Tensor(msgspec.Struct, frozen=True, kw_only=True):
+class TensorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """An input or output as settings describe it."""
 
     name: str
@@ -187,7 +187,7 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
 
 
-def tensors_of(model: Mapping[str, Any], side: str) -> tuple[Tensor, ...]:
+def tensors_of(model: Mapping[str, Any], side: str) -> tuple[TensorSettings, ...]:
     """The `inputs` or `outputs` of a model-settings.json. Raises Unimportable."""
     entries = model.get(side)
     if entries is None:
@@ -200,7 +200,7 @@ def tensors_of(model: Mapping[str, Any], side: str) -> tuple[Tensor, ...]:
     return found
 
 
-def _tensor(entry: object, side: str) -> Tensor:
+def _tensor(entry: object, side: str) -> TensorSettings:
     if not isinstance(entry, Mapping) or not text_of(entry.get("name")):
         raise Unimportable(f"{side}: expected tensors with name, datatype and shape")
     name = text_of(entry.get("name"))
@@ -210,19 +210,19 @@ def _tensor(entry: object, side: str) -> Tensor:
     shape = entry.get("shape")
     if not isinstance(shape, list) or not shape or not all(type(size) is int and (size == -1 or size > 0) for size in shape):
         raise Unimportable(f"{side}: '{name}': shape: expected a list of sizes, -1 for open ones")
-    return Tensor(name=name, datatype=BY_WORD[word], shape=tuple(shape))
+    return TensorSettings(name=name, datatype=BY_WORD[word], shape=tuple(shape))
 
 
-def inputs_of(tensors: tuple[Tensor, ...], *, batches: bool) -> tuple[ModelInput, ...]:
+def inputs_of(tensors: tuple[TensorSettings, ...], *, batches: bool) -> tuple[ModelInput, ...]:
     """Inputs of the configuration."""
     return tuple(ModelInput(name=each.name, data_type=each.datatype, dims=_dims(each, batches=batches)) for each in tensors)
 
 
-def outputs_of(tensors: tuple[Tensor, ...], *, batches: bool) -> tuple[ModelOutput, ...]:
+def outputs_of(tensors: tuple[TensorSettings, ...], *, batches: bool) -> tuple[ModelOutput, ...]:
     """Outputs of the configuration."""
     return tuple(ModelOutput(name=each.name, data_type=each.datatype, dims=_dims(each, batches=batches)) for each in tensors)
 
 
-def _dims(tensor: Tensor, *, batches: bool) -> tuple[int, ...]:
+def _dims(tensor: TensorSettings, *, batches: bool) -> tuple[int, ...]:
     """The sizes; where a model batches, of a row: one number for a shape that has only rows."""
     return (tensor.shape[1:] or (1,)) if batches else tensor.shape

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from tpy.cli.importing.core.pipelines import ensemble_of
-from tpy.cli.importing.core.plan import Link, ModelPlan, Part, Plan, Unimportable, require_name, text_of
+from tpy.cli.importing.core.plan import ImportPlan, LinkTarget, ModelPlan, Part, Unimportable, require_name, text_of
 from tpy.cli.importing.core.tensorflow_serving import BasePath
 from tpy.config import ModelConfig
 from tpy.config.model_config import (
@@ -87,7 +87,7 @@ def entries(document: Mapping[str, Any], name: str) -> list[Any]:
     return found
 
 
-def plan_openvino_server(document: Mapping[str, Any], networks: Sequence[ServedNetwork]) -> Plan:
+def plan_openvino_server(document: Mapping[str, Any], networks: Sequence[ServedNetwork]) -> ImportPlan:
     """The plan for a config.json. Raises Unimportable."""
     others = [Part(name, _TOP.get(name, "unknown")) for name in document if document[name] and name not in _LISTS]
     planned: list[ModelPlan] = []
@@ -110,7 +110,7 @@ def plan_openvino_server(document: Mapping[str, Any], networks: Sequence[ServedN
     for graph in entries(document, "mediapipe_config_list"):
         name = text_of(graph.get("name")) if isinstance(graph, Mapping) else ""
         refused.append(Part(name or "a graph without a name", "a graph of MediaPipe: write a Python model or an ensemble"))
-    return Plan(kind=KIND, models=planned, refused=refused)
+    return ImportPlan(kind=KIND, models=planned, refused=refused)
 
 
 _LISTS: Final = ("model_config_list", "pipeline_config_list", "mediapipe_config_list")
@@ -174,24 +174,24 @@ def _versions(settings: Mapping[str, Any], base: BasePath) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def _files(base: BasePath, versions: Mapping[int, str]) -> tuple[list[Link], str]:
+def _files(base: BasePath, versions: Mapping[int, str]) -> tuple[list[LinkTarget], str]:
     """Links to the files, and the name that they have in all versions. Raises Unimportable."""
-    links: list[Link] = []
+    links: list[LinkTarget] = []
     names: set[str] = set()
     for version, folder in versions.items():
         place, there = f"{base.folder}/{folder}", base.versions[folder]
         if "saved_model.pb" in there:
-            links.append(Link(place, f"{version}/model.savedmodel"))
+            links.append(LinkTarget(place, f"{version}/model.savedmodel"))
             names.add("model.savedmodel")
             continue
         file, suffix = _file(place, there)
-        links.append(Link(f"{place}/{file}", f"{version}/model{suffix}"))
+        links.append(LinkTarget(f"{place}/{file}", f"{version}/model{suffix}"))
         names.add(f"model{suffix}")
         weights = file.removesuffix(suffix) + _WEIGHTS.get(suffix, "")
         if suffix in _WEIGHTS and weights in there:
-            links.append(Link(f"{place}/{weights}", f"{version}/model{_WEIGHTS[suffix]}"))
+            links.append(LinkTarget(f"{place}/{weights}", f"{version}/model{_WEIGHTS[suffix]}"))
         elif suffix not in _WEIGHTS:  # weights beside a model are named in it
-            links += [Link(f"{place}/{each}", f"{version}/{each}") for each in sorted(there) if each != file]
+            links += [LinkTarget(f"{place}/{each}", f"{version}/{each}") for each in sorted(there) if each != file]
     if len(names) > 1:
         raise Unimportable(f"{base.folder}: versions of several formats ({', '.join(sorted(names))}); import them one by one")
     return links, names.pop()

@@ -31,7 +31,7 @@ class Copy(msgspec.Struct, frozen=True):
     target: str
 
 
-class Link(msgspec.Struct, frozen=True):
+class LinkTarget(msgspec.Struct, frozen=True):
     """A file or folder, by its absolute path, that the model folder links to: it may be large, and its owner may change it."""
 
     source: str
@@ -69,7 +69,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     config: ModelConfig
-    files: Sequence[Copy | Export | Link | Text | Unpack]
+    files: Sequence[Copy | Export | LinkTarget | Text | Unpack]
     carried: Sequence[Part]
     lost: Sequence[Part] = ()
     header: str
@@ -79,7 +79,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     steps: Sequence[str] = ()
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ImportPlan(msgspec.Struct, frozen=True, kw_only=True):
     """All of an import. `kind` names the tool that wrote the source; `refused` are models that are not imported, and why."""
 
     kind: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpy.cli.importing.core.signature import Signature, names_of
+from tpy.cli.importing.core.signature import MlflowSignature, names_of
 
 _MODEL_PY = '''"""Calls predict of the MLflow model in the folder mlflow_model beside this file, a request at a time."""
 
@@ -54,7 +54,7 @@ def as_output(result, name, column, dtype, dims):
 '''
 
 
-def model_py(signature: Signature) -> str:
+def model_py(signature: MlflowSignature) -> str:
     """The text of model.py for a signature."""
     given = names_of(signature.inputs, "input")
     inputs = [

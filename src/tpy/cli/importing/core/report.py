@@ -7,11 +7,11 @@ from pathlib import PurePath
 
 import orjson
 
-from tpy.cli.importing.core.plan import ModelPlan, Part, Plan
+from tpy.cli.importing.core.plan import ImportPlan, ModelPlan, Part
 from tpy.echo import echo
 
 
-def as_text(plan: Plan, repository: PurePath, *, dry_run: bool) -> str:
+def as_text(plan: ImportPlan, repository: PurePath, *, dry_run: bool) -> str:
     """The lines to print."""
     lines: list[str] = []
     for model in plan.models:
@@ -43,7 +43,7 @@ def _printable(line: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in echo(line))
 
 
-def as_json_text(plan: Plan, repository: PurePath) -> str:
+def as_json_text(plan: ImportPlan, repository: PurePath) -> str:
     """The plan as a document."""
     document = {
         "from": plan.kind,

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from tpy.cli.importing.core.plan import Unimportable
-from tpy.cli.importing.core.signature import Field, read_signature
+from tpy.cli.importing.core.signature import MlflowField, read_signature
 from tpy.config.model_config import ModelParameter
 from tpy.frontends.mlflow.core.signature import PARAMETER
 
@@ -27,7 +27,7 @@ def as_parameter(flavour: str, signature: object, output: str) -> Mapping[str, M
     return {PARAMETER: ModelParameter(string_value=orjson.dumps(document).decode())}
 
 
-def _row(field: Field) -> dict[str, Any]:
+def _row(field: MlflowField) -> dict[str, Any]:
     row: dict[str, Any] = {"name": field.name} if field.name else {}
     row["type"] = field.kind
     if field.dims is not None:

@@ -26,7 +26,7 @@ _COLUMN_TYPES: Final[Mapping[str, DataType]] = {
 }
 
 
-class Field(msgspec.Struct, frozen=True, kw_only=True):
+class MlflowField(msgspec.Struct, frozen=True, kw_only=True):
     """A column or a tensor. `kind` is the type that MLflow names; `dims` None: a column, one value in a row. `name` is "" where
     the signature says none."""
 
@@ -37,11 +37,11 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     required: bool = True
 
 
-class Signature(msgspec.Struct, frozen=True, kw_only=True):
+class MlflowSignature(msgspec.Struct, frozen=True, kw_only=True):
     """`parameters` are the names of what MLflow calls params, with their defaults."""
 
-    inputs: tuple[Field, ...]
-    outputs: tuple[Field, ...]
+    inputs: tuple[MlflowField, ...]
+    outputs: tuple[MlflowField, ...]
     parameters: Mapping[str, Any]
 
     @property
@@ -55,11 +55,11 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
         return all(field.dims is None for field in self.inputs)
 
 
-def read_signature(document: object) -> Signature:
+def read_signature(document: object) -> MlflowSignature:
     """The `signature` of an MLmodel. Raises Unimportable where it says too little to serve the model."""
     if not isinstance(document, Mapping):
         raise Unimportable("MLmodel has no signature, so its inputs are unknown; log the model with a signature")
-    return Signature(
+    return MlflowSignature(
         inputs=_fields(document, "inputs"),
         outputs=_fields(document, "outputs"),
         parameters={str(each.get("name")): each.get("default") for each in _entries(document, "params")},
@@ -79,7 +79,7 @@ def _entries(document: Mapping[str, Any], side: str) -> list[Mapping[str, Any]]:
     return found
 
 
-def _fields(document: Mapping[str, Any], side: str) -> tuple[Field, ...]:
+def _fields(document: Mapping[str, Any], side: str) -> tuple[MlflowField, ...]:
     entries = _entries(document, side)
     if not entries:
         raise Unimportable(f"MLmodel: signature.{side} is missing; log the model with a signature that has it")
@@ -92,7 +92,7 @@ def _fields(document: Mapping[str, Any], side: str) -> tuple[Field, ...]:
     return fields
 
 
-def _field(entry: Mapping[str, Any], where: str) -> Field:
+def _field(entry: Mapping[str, Any], where: str) -> MlflowField:
     name, kind = str(entry.get("name") or ""), entry.get("type")
     required = bool(entry.get("required", True)) and not entry.get("optional", False)
     if kind == "tensor":
@@ -103,11 +103,11 @@ def _field(entry: Mapping[str, Any], where: str) -> Field:
         if not isinstance(dims, list) or not all(type(size) is int and size >= -1 for size in dims):
             raise Unimportable(f"MLmodel: {where}: the shape of '{name}' is not a list of sizes")
         word = str(spec.get("dtype"))
-        return Field(name=name, kind=word, datatype=_tensor_type(word, where), dims=tuple(dims), required=required)
+        return MlflowField(name=name, kind=word, datatype=_tensor_type(word, where), dims=tuple(dims), required=required)
     if not isinstance(kind, str) or kind not in _COLUMN_TYPES:
         known = ", ".join(_COLUMN_TYPES)
         raise Unimportable(f"MLmodel: {where}: '{name}' has the type '{kind}', which no tensor has; expected {known}")
-    return Field(name=name, kind=kind, datatype=_COLUMN_TYPES[kind], required=required)
+    return MlflowField(name=name, kind=kind, datatype=_COLUMN_TYPES[kind], required=required)
 
 
 def _tensor_type(word: str, where: str) -> DataType:
@@ -120,13 +120,13 @@ def _tensor_type(word: str, where: str) -> DataType:
     return found
 
 
-def names_of(fields: Sequence[Field], unnamed: str) -> list[str]:
+def names_of(fields: Sequence[MlflowField], unnamed: str) -> list[str]:
     """The names of tensors: `unnamed`, with a number where there are several, for fields without."""
     single = len(fields) == 1
     return [field.name or (unnamed if single else f"{unnamed}_{at}") for at, field in enumerate(fields)]
 
 
-def inputs_of(signature: Signature) -> tuple[ModelInput, ...]:
+def inputs_of(signature: MlflowSignature) -> tuple[ModelInput, ...]:
     """The inputs of the configuration."""
     names = names_of(signature.inputs, "input")
     return tuple(
@@ -135,7 +135,7 @@ def inputs_of(signature: Signature) -> tuple[ModelInput, ...]:
     )
 
 
-def outputs_of(signature: Signature) -> tuple[ModelOutput, ...]:
+def outputs_of(signature: MlflowSignature) -> tuple[ModelOutput, ...]:
     """The outputs of the configuration."""
     names = names_of(signature.outputs, "output")
     return tuple(
@@ -144,7 +144,7 @@ def outputs_of(signature: Signature) -> tuple[ModelOutput, ...]:
     )
 
 
-def _dims(field: Field, *, rows: bool) -> tuple[int, ...]:
+def _dims(field: MlflowField, *, rows: bool) -> tuple[int, ...]:
     """The sizes of a row, or of a whole request where the model has no rows. A row of one number has the size 1."""
     if field.dims is None:
         return (1,) if rows else (-1, 1)

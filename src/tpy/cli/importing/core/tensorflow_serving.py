@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tpy.cli.importing.core.plan import Link, ModelPlan, Part, Plan, Unimportable, require_name
+from tpy.cli.importing.core.plan import ImportPlan, LinkTarget, ModelPlan, Part, Unimportable, require_name
 from tpy.cli.importing.core.serving_protos import parse
 from tpy.config import ModelConfig, aliases
 from tpy.config.model_config import (
@@ -35,7 +35,7 @@ _THREADS_MAX: Final = 1024
 _SAVED_MODEL: Final = ("saved_model.pb", "saved_model.pbtxt")
 
 
-class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
+class ConfiguredModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model that a configuration file names. `policy` None: the latest version."""
 
     name: str
@@ -54,11 +54,11 @@ class BasePath(msgspec.Struct, frozen=True, kw_only=True):
     versions: Mapping[str, frozenset[str]] = {}
 
 
-def read_models(text: str, path: str) -> list[ServedModel]:
+def read_models(text: str, path: str) -> list[ConfiguredModel]:
     """The models of a models.config. Raises Unimportable."""
     found = parse("ModelServerConfig", text, path)
     return [
-        ServedModel(
+        ConfiguredModel(
             name=each.name,
             base_path=each.base_path,
             platform=each.model_platform,
@@ -80,7 +80,7 @@ def _policy(said: Any) -> VersionPolicy | None:
     return None
 
 
-class Batching(msgspec.Struct, frozen=True, kw_only=True):
+class BatchingParameters(msgspec.Struct, frozen=True, kw_only=True):
     """A batching_parameters.txt: what it sets in each configuration, and its parts."""
 
     max_batch_size: int
@@ -90,7 +90,7 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True):
     lost: Sequence[Part]
 
 
-def read_batching(text: str, path: str) -> Batching:
+def read_batching(text: str, path: str) -> BatchingParameters:
     """The batching of all models. Raises Unimportable."""
     said = parse("BatchingParameters", text, path)
 
@@ -124,12 +124,15 @@ def read_batching(text: str, path: str) -> Batching:
         lost.append(Part("thread_pool_name", "names threads in traces only"))
     policy = QueuePolicy(max_queue_size=waiting) if waiting else None
     dynamic = DynamicBatching(preferred_batch_size=allowed, max_queue_delay_microseconds=delay, default_queue_policy=policy)
-    return Batching(max_batch_size=size, dynamic=dynamic, instances=threads, carried=carried, lost=lost)
+    return BatchingParameters(max_batch_size=size, dynamic=dynamic, instances=threads, carried=carried, lost=lost)
 
 
 def plan_serving(
-    models: Sequence[ServedModel], base_paths: Mapping[str, BasePath], batching: Batching | None, others: Sequence[Part] = ()
-) -> Plan:
+    models: Sequence[ConfiguredModel],
+    base_paths: Mapping[str, BasePath],
+    batching: BatchingParameters | None,
+    others: Sequence[Part] = (),
+) -> ImportPlan:
     """The plan for the models, each with what was found at its base path; `others` are files beside that are not carried over."""
     planned: list[ModelPlan] = []
     refused: list[Part] = []
@@ -140,10 +143,10 @@ def plan_serving(
             planned.append(_model(model, base_paths[model.base_path], batching, others))
         except Unimportable as error:
             refused.append(Part(model.name, str(error)))
-    return Plan(kind=KIND, models=planned, refused=refused)
+    return ImportPlan(kind=KIND, models=planned, refused=refused)
 
 
-def _model(model: ServedModel, base: BasePath, batching: Batching | None, others: Sequence[Part]) -> ModelPlan:
+def _model(model: ConfiguredModel, base: BasePath, batching: BatchingParameters | None, others: Sequence[Part]) -> ModelPlan:
     name = require_name(model.name)
     if model.platform not in ("", "tensorflow"):
         raise Unimportable(f"model_platform: '{model.platform}'; expected tensorflow")
@@ -183,7 +186,7 @@ def _model(model: ServedModel, base: BasePath, batching: Batching | None, others
     return ModelPlan(
         name=name,
         config=config,
-        files=[Link(f"{base.folder}/{folder}", f"{version}/model.savedmodel") for version, folder in versions.items()],
+        files=[LinkTarget(f"{base.folder}/{folder}", f"{version}/model.savedmodel") for version, folder in versions.items()],
         carried=carried,
         lost=[*lost, *others],
         header=f"Imported from {KIND}; the versions are links.",
@@ -192,7 +195,7 @@ def _model(model: ServedModel, base: BasePath, batching: Batching | None, others
     )
 
 
-def _versions(model: ServedModel, base: BasePath) -> dict[int, str]:
+def _versions(model: ConfiguredModel, base: BasePath) -> dict[int, str]:
     """The folders of SavedModels by version. Raises Unimportable without versions, or without one that the policy names."""
     if "://" in model.base_path:
         raise Unimportable(f"base_path: '{model.base_path}' is in the cloud; fetch it, and import the folder")

@@ -11,9 +11,9 @@ import msgspec
 
 from tpy.cli.importing.core.plan import (
     Copy,
+    ImportPlan,
     ModelPlan,
     Part,
-    Plan,
     Text,
     Unimportable,
     Unpack,
@@ -21,7 +21,7 @@ from tpy.cli.importing.core.plan import (
     require_name,
     text_of,
 )
-from tpy.cli.importing.core.torchserve_settings import Settings, read_settings
+from tpy.cli.importing.core.torchserve_settings import TorchServeSettings, read_settings
 from tpy.cli.importing.core.torchserve_workflows import ensemble_of, read_workflow
 from tpy.config import ModelConfig
 from tpy.config.model_config import ModelInput, ModelOutput, ModelParameter, VersionPolicy, VersionPolicyAll
@@ -88,14 +88,14 @@ class ArchivedModel(msgspec.Struct, frozen=True, kw_only=True):
     parts: Mapping[str, ArchivedModel] = {}
 
 
-class Server(msgspec.Struct, frozen=True, kw_only=True):
+class TorchServeProperties(msgspec.Struct, frozen=True, kw_only=True):
     """A config.properties; `models` is what it says there of single models, by name and version."""
 
     properties: Mapping[str, str] = {}
     models: Mapping[str, Any] = {}
 
 
-class Package(msgspec.Struct, frozen=True, kw_only=True):
+class TorchServePackage(msgspec.Struct, frozen=True, kw_only=True):
     """The package `ts` that is put beside a model: where it is, and its modules."""
 
     folder: str
@@ -109,12 +109,17 @@ class _Version(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     model: Mapping[str, Any]
     archive: ArchivedModel
-    settings: Settings
+    settings: TorchServeSettings
 
 
 def plan_torchserve(
-    archives: Sequence[ArchivedModel], server: Server, package: Package, refused: Sequence[Part] = (), *, trust: bool
-) -> Plan:
+    archives: Sequence[ArchivedModel],
+    server: TorchServeProperties,
+    package: TorchServePackage,
+    refused: Sequence[Part] = (),
+    *,
+    trust: bool,
+) -> ImportPlan:
     """The plan; `trust`: handlers may run in the server. Archives of one name are versions of one model."""
     refusals = list(refused)
     models: dict[str, list[_Version]] = {}
@@ -142,7 +147,7 @@ def plan_torchserve(
             plans.append(_model(name, versions, server, package))
         except Unimportable as error:
             refusals.append(Part(name, str(error)))
-    return Plan(kind="TorchServe", models=plans, refused=refusals)
+    return ImportPlan(kind="TorchServe", models=plans, refused=refusals)
 
 
 def _about(archive: ArchivedModel) -> Mapping[str, Any]:
@@ -153,7 +158,7 @@ def _about(archive: ArchivedModel) -> Mapping[str, Any]:
     raise Unimportable("MAR-INF/MANIFEST.json says nothing about a model")
 
 
-def _workflow(archive: ArchivedModel, server: Server, package: Package) -> list[ModelPlan]:
+def _workflow(archive: ArchivedModel, server: TorchServeProperties, package: TorchServePackage) -> list[ModelPlan]:
     """Models of the nodes, whose names begin with that of the workflow, as in TorchServe, and the ensemble. Raises
     Unimportable."""
     workflow = read_workflow(archive.manifest, archive.config, archive.files)
@@ -166,7 +171,7 @@ def _workflow(archive: ArchivedModel, server: Server, package: Package) -> list[
             if used is None:
                 raise Unimportable(f"models: '{node.name}': there is no {node.archive} beside it")
             try:
-                version = _version(used, Server(properties=server.properties), name, node.settings)
+                version = _version(used, TorchServeProperties(properties=server.properties), name, node.settings)
             except Unimportable as error:
                 raise Unimportable(f"{node.archive}: {error}") from None
         else:
@@ -184,7 +189,7 @@ def _workflow(archive: ArchivedModel, server: Server, package: Package) -> list[
 
 
 def _version(
-    archive: ArchivedModel, server: Server, name: str = "", settings_of_node: Mapping[str, Any] | None = None
+    archive: ArchivedModel, server: TorchServeProperties, name: str = "", settings_of_node: Mapping[str, Any] | None = None
 ) -> _Version:
     """The version of an archive; in a workflow under another name, with the settings there. Raises Unimportable."""
     model = _about(archive)
@@ -217,7 +222,11 @@ def _require_handler(handler: str, files: frozenset[str]) -> None:
 
 
 def _model(
-    name: str, versions: Sequence[_Version], server: Server, package: Package, more: Mapping[str, str] | None = None
+    name: str,
+    versions: Sequence[_Version],
+    server: TorchServeProperties,
+    package: TorchServePackage,
+    more: Mapping[str, str] | None = None,
 ) -> ModelPlan:
     numbers = _numbers([each.text for each in versions])
     newest = max(versions, key=lambda each: numbers[each.text])
@@ -298,7 +307,7 @@ def _numbers(texts: Sequence[str]) -> dict[str, int]:
     return {text: at for at, text in enumerate(ordered, 1)}
 
 
-def _envelope(server: Server) -> tuple[str, list[Part]]:
+def _envelope(server: TorchServeProperties) -> tuple[str, list[Part]]:
     envelope = server.properties.get("service_envelope", "")
     if envelope and envelope not in _ENVELOPES:
         text = "not among body and json; KServe's requests are served by the HTTP port itself"
@@ -306,7 +315,7 @@ def _envelope(server: Server) -> tuple[str, list[Part]]:
     return envelope, []
 
 
-def _missing_modules(versions: Sequence[_Version], package: Package) -> list[Part]:
+def _missing_modules(versions: Sequence[_Version], package: TorchServePackage) -> list[Part]:
     missing = {
         (path, module)
         for version in versions
@@ -335,7 +344,7 @@ def _is_default(version: _Version) -> bool:
     return version.archive.config.get("defaultVersion") is True
 
 
-def _properties(server: Server) -> list[Part]:
+def _properties(server: TorchServeProperties) -> list[Part]:
     return [
         Part(f"{key}", _PROPERTIES.get(key, "unknown, or a matter of TorchServe's own threads"))
         for key in server.properties

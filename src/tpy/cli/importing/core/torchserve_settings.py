@@ -44,7 +44,7 @@ _READ: Final = frozenset(
 _OF_SEQUENCES: Final = ("sequenceMaxIdleMSec", "sequenceTimeoutMSec", "maxNumSequence", "maxSequenceJobQueueSize")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class TorchServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a model, as they are in its configuration, and the parts that they come from."""
 
     max_batch_size: int
@@ -55,7 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[Part, ...]
 
 
-def read_settings(config: Mapping[str, Any], server: Mapping[str, Any], properties: Mapping[str, str]) -> Settings:
+def read_settings(config: Mapping[str, Any], server: Mapping[str, Any], properties: Mapping[str, str]) -> TorchServeSettings:
     """Of a model-config.yaml, of the model's entry in config.properties, and of all models there: the first that says something
     counts, as in TorchServe. Raises Unimportable."""
     reader = _Reader(config, server)
@@ -84,7 +84,7 @@ def read_settings(config: Mapping[str, Any], server: Mapping[str, Any], properti
     if most != workers:
         lost.append(Part("maxWorkers", f"the number of instances does not change under load; {workers} are started"))
     group, part = _group(config, workers)
-    return Settings(
+    return TorchServeSettings(
         max_batch_size=rows,
         dynamic=DynamicBatching(max_queue_delay_microseconds=delay_ms * 1000 if rows > 1 else 0, default_queue_policy=policy),
         group=group,

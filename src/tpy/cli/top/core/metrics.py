@@ -29,7 +29,7 @@ _HOST: Final = {
 _WANTED: Final = (_PENDING, _BUCKET, _SUMMARY, *_GPUS, *_HOST)
 
 
-class Metrics(msgspec.Struct):
+class ScrapedMetrics(msgspec.Struct):
     """Series by model; `buckets` are cumulative counts by upper bound in seconds, `quantiles` microseconds. `gpus` and `host` are
     values by name."""
 
@@ -40,9 +40,9 @@ class Metrics(msgspec.Struct):
     host: dict[str, float] = {}
 
 
-def parse(page: str) -> Metrics:
+def parse(page: str) -> ScrapedMetrics:
     """The metrics of a page in Prometheus' text format. Lines of another form are passed over."""
-    found = Metrics()
+    found = ScrapedMetrics()
     for name, labels, value in read_samples(page, _WANTED):
         try:
             _take(found, name, labels, value)
@@ -51,7 +51,7 @@ def parse(page: str) -> Metrics:
     return found
 
 
-def _take(found: Metrics, name: str, labels: dict[str, str], value: float) -> None:
+def _take(found: ScrapedMetrics, name: str, labels: dict[str, str], value: float) -> None:
     if name in _GPUS:
         found.gpus.setdefault(labels["gpu_uuid"], {})[_GPUS[name]] = value
     elif name in _HOST:

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
-from tpy.cli.top.core.metrics import Metrics, ModelKey
+from tpy.cli.top.core.metrics import ModelKey, ScrapedMetrics
 from tpy.messages import InstanceState, ModelExplanation
 from tpy.units import NS_PER_S, NS_PER_US
 
 _PHASES: Final = ("compute_input", "compute_infer", "compute_output")
 
 
-class Counters(msgspec.Struct, frozen=True, kw_only=True):
+class VersionCounters(msgspec.Struct, frozen=True, kw_only=True):
     """Cumulative numbers of a model version, of its statistics."""
 
     succeeded: int = 0
@@ -29,18 +29,18 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class ServerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A server at one moment: `at_s` on the clock of whoever took it. `states` has a state and a reason by model. `metrics` None:
     the page could not be read, for the reason in `trouble`."""
 
     at_s: float
-    counters: Mapping[ModelKey, Counters] = {}
+    counters: Mapping[ModelKey, VersionCounters] = {}
     states: Mapping[ModelKey, tuple[str, str]] = {}
-    metrics: Metrics | None = None
+    metrics: ScrapedMetrics | None = None
     trouble: str = ""
 
 
-class Latencies(enum.Enum):
+class LatencySource(enum.Enum):
     """The sources of the latencies of a table."""
 
     HISTOGRAMS = "p50 and p99 of the interval, from histograms"
@@ -48,7 +48,7 @@ class Latencies(enum.Enum):
     AVERAGES = "no percentiles: tpy serve --metrics-config histogram_latencies=true switches them on"
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     """A model version between two snapshots: rates a second, times in nanoseconds; None: not known. `executing` is the mean
     number of batches that executed at the same time."""
 
@@ -71,10 +71,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: str = ""
 
 
-def counters_of(entry: Mapping[str, Any]) -> Counters:
+def counters_of(entry: Mapping[str, Any]) -> VersionCounters:
     """The counters of an entry of `model_stats`."""
     stats = entry["inference_stats"]
-    return Counters(
+    return VersionCounters(
         succeeded=stats["success"]["count"],
         failed=stats["fail"]["count"],
         success_ns=stats["success"]["ns"],
@@ -86,7 +86,7 @@ def counters_of(entry: Mapping[str, Any]) -> Counters:
     )
 
 
-def rows_between(before: Snapshot | None, after: Snapshot) -> list[Row]:
+def rows_between(before: ServerSnapshot | None, after: ServerSnapshot) -> list[ModelRow]:
     """A row for each version of `after`, by name and version. A version that counts less than before was loaded again, or is that
     of another server: it counts from 0. Without `before` rates are 0."""
     seconds = 0.0 if before is None else after.at_s - before.at_s
@@ -94,15 +94,15 @@ def rows_between(before: Snapshot | None, after: Snapshot) -> list[Row]:
     return [_row(key, before, after, seconds) for key in keys]
 
 
-def latencies_of(snapshot: Snapshot) -> Latencies:
+def latencies_of(snapshot: ServerSnapshot) -> LatencySource:
     """The source of the latencies that a snapshot has."""
     metrics = snapshot.metrics
     if metrics is not None and metrics.buckets:
-        return Latencies.HISTOGRAMS
-    return Latencies.SUMMARIES if metrics is not None and metrics.quantiles else Latencies.AVERAGES
+        return LatencySource.HISTOGRAMS
+    return LatencySource.SUMMARIES if metrics is not None and metrics.quantiles else LatencySource.AVERAGES
 
 
-def explained(row: Row, explanation: ModelExplanation) -> Row:
+def explained(row: ModelRow, explanation: ModelExplanation) -> ModelRow:
     """The row with what the model's engine says."""
     active = [each for each in explanation.instances if each.state is not InstanceState.PASSIVE]
     return msgspec.structs.replace(
@@ -114,10 +114,10 @@ def explained(row: Row, explanation: ModelExplanation) -> Row:
     )
 
 
-def _row(key: ModelKey, before: Snapshot | None, after: Snapshot, seconds: float) -> Row:
+def _row(key: ModelKey, before: ServerSnapshot | None, after: ServerSnapshot, seconds: float) -> ModelRow:
     state, reason = after.states.get(key, ("", ""))
     metrics, now = after.metrics, after.counters.get(key)
-    row = Row(name=key[0], version=key[1], state=state, reason=reason)
+    row = ModelRow(name=key[0], version=key[1], state=state, reason=reason)
     if now is None:
         return row
     queued = None if metrics is None else metrics.pending.get(key)
@@ -126,7 +126,7 @@ def _row(key: ModelKey, before: Snapshot | None, after: Snapshot, seconds: float
     if before is None or seconds <= 0:
         return row
     if then is None or now.succeeded < then.succeeded or now.failed < then.failed or now.batches < then.batches:
-        then = Counters()
+        then = VersionCounters()
     succeeded, batches = now.succeeded - then.succeeded, now.batches - then.batches
     p50_ns, p99_ns = _percentiles(key, before.metrics, metrics)
     return msgspec.structs.replace(
@@ -142,7 +142,7 @@ def _row(key: ModelKey, before: Snapshot | None, after: Snapshot, seconds: float
     )
 
 
-def _percentiles(key: ModelKey, before: Metrics | None, after: Metrics | None) -> tuple[float | None, float | None]:
+def _percentiles(key: ModelKey, before: ScrapedMetrics | None, after: ScrapedMetrics | None) -> tuple[float | None, float | None]:
     if after is None:
         return None, None
     if key in after.buckets:
@@ -182,7 +182,7 @@ def _or_less(value: float | None) -> float:
     return -1.0 if value is None else value
 
 
-SORT_KEYS: Final[Mapping[str, Callable[[Row], Any]]] = {
+SORT_KEYS: Final[Mapping[str, Callable[[ModelRow], Any]]] = {
     "rate": lambda row: row.rate,
     "errors": lambda row: row.errors,
     "queue": lambda row: _or_less(row.queued),
@@ -198,7 +198,7 @@ SORT_KEYS: Final[Mapping[str, Callable[[Row], Any]]] = {
 """The value that rows are sorted by: numbers the largest first, names from A."""
 
 
-def in_order(rows: Sequence[Row], key: str, *, reverse: bool = False) -> list[Row]:
+def in_order(rows: Sequence[ModelRow], key: str, *, reverse: bool = False) -> list[ModelRow]:
     """The rows, sorted; equal ones stay in the order of their names."""
     descending = key not in ("name", "state")
     return sorted(rows, key=SORT_KEYS[key], reverse=descending is not reverse)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tpy.cli.explain.core.units import duration, three_digits
-from tpy.cli.top.core.metrics import Metrics
-from tpy.cli.top.core.rows import Latencies, Row
+from tpy.cli.top.core.metrics import ScrapedMetrics
+from tpy.cli.top.core.rows import LatencySource, ModelRow
 from tpy.echo import printable
 from tpy.units import MIB
 
@@ -21,10 +21,10 @@ class Column(NamedTuple):
     title: str
     width: int
     rank: int
-    cell: Callable[[Row], str]
+    cell: Callable[[ModelRow], str]
 
 
-def _busy(row: Row) -> str:
+def _busy(row: ModelRow) -> str:
     if row.instances is None:
         return f"{row.executing:.1f}"
     dead = "" if row.alive == row.instances else "!"
@@ -68,7 +68,7 @@ def header(width: int, sort: str) -> str:
     return _line("MODEL" if sort != "name" else "[MODEL]", cells, columns, width)
 
 
-def line(row: Row, width: int) -> str:
+def line(row: ModelRow, width: int) -> str:
     """A row. One of a model that does not serve has its reason in place of numbers."""
     columns = columns_for(width)
     if row.reason and row.state != "READY":
@@ -77,7 +77,7 @@ def line(row: Row, width: int) -> str:
     return _line(printable(row.name), [column.cell(row) for column in columns], columns, width)
 
 
-def summary(rows: Sequence[Row], latencies: Latencies, metrics: Metrics | None, trouble: str) -> list[str]:
+def summary(rows: Sequence[ModelRow], latencies: LatencySource, metrics: ScrapedMetrics | None, trouble: str) -> list[str]:
     """The lines above the table: of the whole server, of its machine, and where latencies come from."""
     ready = sum(row.state == "READY" for row in rows)
     rate, errors = sum(row.rate for row in rows), sum(row.errors for row in rows)
@@ -99,7 +99,7 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
 
 
-def _machine(metrics: Metrics) -> str:
+def _machine(metrics: ScrapedMetrics) -> str:
     parts = []
     if "cpu" in metrics.host:
         parts.append(f"CPU {metrics.host['cpu']:.0%}")

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from tpy.cli.top.core.rows import SORT_KEYS, Row
+from tpy.cli.top.core.rows import SORT_KEYS, ModelRow
 from tpy.cli.top.core.table import header, line
 
 _UP, _DOWN, _PAGE_UP, _PAGE_DOWN, _BEGIN, _END = "\x1b[A", "\x1b[B", "\x1b[5~", "\x1b[6~", "\x1b[H", "\x1b[F"
@@ -45,12 +45,12 @@ def moved(view: View, by: int, *, page: int, count: int) -> View:
     return msgspec.structs.replace(view, offset=max(0, min(view.offset + by, count - page)))
 
 
-def shown(view: View, rows: Sequence[Row], page: int) -> Sequence[Row]:
+def shown(view: View, rows: Sequence[ModelRow], page: int) -> Sequence[ModelRow]:
     """The rows on a screen that has room for `page`."""
     return rows[view.offset : view.offset + page]
 
 
-def frame(title: str, above: Sequence[str], rows: Sequence[Row], view: View, *, width: int, height: int) -> list[str]:
+def frame(title: str, above: Sequence[str], rows: Sequence[ModelRow], view: View, *, width: int, height: int) -> list[str]:
     """The lines of a screen, none wider than it; `rows` are all, in order."""
     page = page_of(above, height)
     above = lines_above(above, height)
