@@ -12,7 +12,7 @@ from fuzz.chance import Chance
 from fuzz.target import Violation
 from fuzz.tensors import description_of, random_tensor, same, spoiled
 from tpy.errors import TpyError
-from tpy.frontends.http.codec import BINARY_PLAN, JSON_PLAN, OutputPlan, encode_infer, parse_infer
+from tpy.frontends.http.codec import BINARY_PLAN, JSON_PLAN, HttpOutputPlan, encode_infer, parse_infer
 from tpy.frontends.http.codec.request import parse_in_python
 from tpy.frontends.http.codec.response import encode_in_python
 from tpy.frontends.shared_memory import NO_REGIONS
@@ -44,15 +44,15 @@ _MODEL: ModelDescription = description_of(
     [Tensor("A", DataType.FP32, np.zeros(2, np.float32)), Tensor("B", DataType.BYTES, np.array([b""], object))]
 )
 
-Parse = Callable[[bytes, int], tuple[InferenceRequest, OutputPlan]]
+Parse = Callable[[bytes, int], tuple[InferenceRequest, HttpOutputPlan]]
 
 
-def native(body: bytes, header_length: int) -> tuple[InferenceRequest, OutputPlan]:
+def native(body: bytes, header_length: int) -> tuple[InferenceRequest, HttpOutputPlan]:
     """The request as the server reads it."""
     return parse_infer(body, header_length=header_length, description=_MODEL, version=None, received_ns=5)
 
 
-def specified(body: bytes, header_length: int) -> tuple[InferenceRequest, OutputPlan]:
+def specified(body: bytes, header_length: int) -> tuple[InferenceRequest, HttpOutputPlan]:
     """The request as Python alone reads it."""
     return parse_in_python(body, header_length, _MODEL, None, 5, None, NO_REGIONS)
 
@@ -258,7 +258,7 @@ def run_responses(chance: Chance) -> int:
     return 1
 
 
-def _written(encode: Any, response: InferenceResponse, plan: OutputPlan, description: ModelDescription) -> Any:
+def _written(encode: Any, response: InferenceResponse, plan: HttpOutputPlan, description: ModelDescription) -> Any:
     try:
         encoded = encode(response, plan, description)
     except TpyError as error:

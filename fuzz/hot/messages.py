@@ -15,7 +15,7 @@ from tpy.errors import TpyError
 from tpy.frontends.grpc.codec import (
     NO_PLAN,
     Decoded,
-    OutputPlan,
+    GrpcOutputPlan,
     decode_request,
     encode_response,
     encode_standard,
@@ -146,14 +146,14 @@ def attack(data: bytes) -> int:
 def run_responses(chance: Chance) -> int:
     """One answer."""
     response = random_response(chance)
-    plan = chance.choice((NO_PLAN, OutputPlan(requested=("OUT",))))
+    plan = chance.choice((NO_PLAN, GrpcOutputPlan(requested=("OUT",))))
     found = encode_standard(response, plan)
     if found is not None and found != (expected := _written(response, plan)):
         raise Violation(f"{response}\n  written as {found!r}\n  Python: {expected!r}")
     return 1
 
 
-def _written(response: InferenceResponse, plan: OutputPlan) -> bytes | str:
+def _written(response: InferenceResponse, plan: GrpcOutputPlan) -> bytes | str:
     try:
         return b"".join(encode_response(response, plan, description_of(list(response.outputs))))
     except TpyError as error:

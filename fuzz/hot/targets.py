@@ -8,11 +8,11 @@ from fuzz.chance import Chance
 from fuzz.hot import documents, frames, messages
 from fuzz.target import Target
 from tpy.frontends.grpc.codec import Decoded
-from tpy.frontends.http.codec import OutputPlan
+from tpy.frontends.http.codec import HttpOutputPlan
 from tpy.messages import InferenceRequest
 
 
-def _lenient(body: bytes, header_length: int) -> tuple[InferenceRequest, OutputPlan]:
+def _lenient(body: bytes, header_length: int) -> tuple[InferenceRequest, HttpOutputPlan]:
     """Wrong on purpose: zeros in front of a number are passed over."""
     return documents.specified(re.sub(rb"([\[, ])0([0-9])(?=[^\"]*\])", rb"\1 \2", body[:header_length]), header_length)
 

@@ -13,14 +13,14 @@ from tpy.frontends.http.codec.cutting import load_in_pieces
 from tpy.frontends.http.codec.json_data import read_json_data
 from tpy.frontends.http.codec.json_text import parse_json
 from tpy.frontends.http.codec.numbers import read_numbers
-from tpy.frontends.http.codec.pieces import LongArray, LongString, Sizes
+from tpy.frontends.http.codec.pieces import ArraySizes, LongArray, LongString
 from tpy.messages import DataType
 
 INVARIANT = (
     "a document that is read in pieces has the elements, strings and members that it has as a whole; no mistake hides where it"
     " is cut; any bytes are read or refused in words"
 )
-_TINY = Sizes(piece=48, look=4, string=8, array=3, space=2)
+_TINY = ArraySizes(piece=48, look=4, string=8, array=3, space=2)
 _SCALARS: tuple[object, ...] = (
     0,
     1,

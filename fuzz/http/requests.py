@@ -10,7 +10,7 @@ from fuzz.chance import Chance
 from fuzz.grpc.wire import cuts
 from fuzz.target import Violation
 from fuzz.tensors import spoiled
-from tpy.frontends.http.parser import Phase, RequestParser
+from tpy.frontends.http.parser import ParserPhase, RequestParser
 from tpy.limits import HTTP_CHUNK_OVERHEAD_BYTES_MAX, HTTP_HEADER_BYTES_MAX
 
 INVARIANT = (
@@ -97,9 +97,9 @@ def _taken(parser: RequestParser) -> tuple[object, ...]:
 
 
 def _check_bounds(parser: RequestParser) -> None:
-    if parser.bulk is not None and (parser.phase is not Phase.BODY or len(parser.bulk) > _BODY_BYTES_MAX):
+    if parser.bulk is not None and (parser.phase is not ParserPhase.BODY or len(parser.bulk) > _BODY_BYTES_MAX):
         raise Violation("more is wanted for a body than it may have")
-    if parser.phase is Phase.IDLE and parser.body_received:
+    if parser.phase is ParserPhase.IDLE and parser.body_received:
         raise Violation("bytes of a body between requests")
 
 
@@ -211,7 +211,7 @@ def _compare(data: bytes, cut: object) -> int:
 
 def _compare_again(data: bytes, parser: RequestParser, first: Outcome) -> None:
     """The same bytes once more, in one piece: what they came to before must not change what they come to now."""
-    if len(data) > _REPEATED_BYTES_MAX or parser.fatal is not None or parser.ended or parser.phase is not Phase.IDLE:
+    if len(data) > _REPEATED_BYTES_MAX or parser.fatal is not None or parser.ended or parser.phase is not ParserPhase.IDLE:
         return
     second = feed([data], parser)
     if second != first:

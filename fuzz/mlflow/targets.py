@@ -16,7 +16,7 @@ from fuzz.target import Target, Violation
 from tpy.errors import InvalidArgument
 from tpy.frontends.mlflow.core.columns import Columns, read_csv, read_json
 from tpy.frontends.mlflow.core.signature import Field, MlflowModel
-from tpy.frontends.mlflow.core.tensors import Asked, asked_of
+from tpy.frontends.mlflow.core.tensors import ModelRequests, asked_of
 from tpy.messages import DataType, ModelDescription, TensorDescription
 
 INVARIANT = (
@@ -54,11 +54,11 @@ def run_canary(chance: Chance) -> int:
     return _try(chance, _as_they_come)
 
 
-def _as_they_come(columns: Columns, description: ModelDescription, model: MlflowModel) -> Asked:
+def _as_they_come(columns: Columns, description: ModelDescription, model: MlflowModel) -> ModelRequests:
     return asked_of(columns, description, msgspec.structs.replace(model, inputs=()))
 
 
-def _try(chance: Chance, ask: Callable[[Columns, ModelDescription, MlflowModel], Asked]) -> int:
+def _try(chance: Chance, ask: Callable[[Columns, ModelDescription, MlflowModel], ModelRequests]) -> int:
     names = chance.sample(_NAMES, chance.randint(1, len(_NAMES)))
     rows = [[chance.choice(_NUMBERS) for _ in names] for _ in chance.rounds((1, 3, 9))] or [[1.0] * len(names)]
     most = chance.randint(1, 4)
@@ -114,7 +114,7 @@ def _document(form: str, names: list[str], rows: list[list[float]]) -> dict[str,
 
 def _refuse(
     chance: Chance,
-    ask: Callable[[Columns, ModelDescription, MlflowModel], Asked],
+    ask: Callable[[Columns, ModelDescription, MlflowModel], ModelRequests],
     description: ModelDescription,
     model: MlflowModel,
 ) -> None:

@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 
 from fuzz.chance import Chance
 from fuzz.target import Target, Violation
-from tpy.frontends.openai.core.tool_calls import FORMS, LIST, Arguments, CallBegun, CallForm, CallReader, FormReader, Found
+from tpy.frontends.openai.core.tool_calls import (
+    FORMS,
+    LIST,
+    CallBegun,
+    CallForm,
+    CallReader,
+    FormReader,
+    Found,
+    ToolCallArguments,
+)
 
 INVARIANT = (
     "text, names and arguments are the same however an answer is cut; calls that were written come back; a text without calls "
@@ -115,7 +124,7 @@ def read(reader: CallReader, pieces: Sequence[str]) -> tuple[str, Calls]:
         match found:
             case CallBegun(name):
                 calls.append((name, ""))
-            case Arguments(more):
+            case ToolCallArguments(more):
                 calls[-1] = (calls[-1][0], calls[-1][1] + more)
             case _:
                 text += found

@@ -25,12 +25,12 @@ def applications(services: Services | None = None, **options: Any) -> list[tuple
     """The application of every port that has control calls, over fake services, or those given. `options` are of each port."""
     base: dict[str, Any] = {"address": "127.0.0.1", "port": 0, **options}
     endpoint = create_endpoint(HttpOptions(**base), FakeServices() if services is None else services, SystemClock())
-    vertex_options = vertex.Options(**base, predict_route="/predict", health_route="/health")
-    sagemaker_options = sagemaker.Options(**base, model="m", form="infer", ping_mode="ready")
+    vertex_options = vertex.VertexOptions(**base, predict_route="/predict", health_route="/health")
+    sagemaker_options = sagemaker.SageMakerOptions(**base, model="m", form="infer", ping_mode="ready")
     return [
         ("http", create_app(endpoint, page=True)),
-        ("mlflow", mlflow.create_app(endpoint, options=mlflow.Options(**base, model="m"))),
-        ("openai", openai.create_app(endpoint, options=openai.Options(**base))),
+        ("mlflow", mlflow.create_app(endpoint, options=mlflow.MlflowOptions(**base, model="m"))),
+        ("openai", openai.create_app(endpoint, options=openai.OpenAiOptions(**base))),
         ("sagemaker", sagemaker.create_app(endpoint, options=sagemaker_options)),
         ("tensorflow_serving", tensorflow_serving.create_app(endpoint, options=tensorflow_serving.Options(**base))),
         ("torchserve", torchserve.create_app(endpoint, options=torchserve.Options(**base))),

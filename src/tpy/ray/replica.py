@@ -98,7 +98,7 @@ class Replica:
             return None
         from tpy.frontends.openai import frontend
 
-        if not isinstance(options, frontend.Options):
+        if not isinstance(options, frontend.OpenAiOptions):
             raise InvariantViolation(f"the options of the OpenAI frontend are {options!r}")
         return frontend.create_app(create_endpoint(options, services, clock), options=options)
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpy.frontends.access.core.policy import Allowance, Grant, Role
+from tpy.frontends.access.core.policy import Allowance, Role, RoleGrant
 from tpy.token_bucket import TokenBucket
 from tpy.units import NS_PER_S
 
@@ -17,7 +17,7 @@ NAMES = st.text("ab-", max_size=4)
 
 @given(st.sets(st.sampled_from(Role)), st.lists(st.text("ab*?", max_size=3), max_size=3), st.sets(st.sampled_from(Role)), NAMES)
 def test_a_grant_agrees_with_regular_expressions(roles: set[Role], patterns: list[str], wanted: set[Role], model: str) -> None:
-    grant = Grant(roles, patterns)
+    grant = RoleGrant(roles, patterns)
     matched = any(re.fullmatch(each.replace("*", ".*").replace("?", "."), model) for each in patterns)
     for _ in range(2):  # the second time from memory
         assert grant.allows(wanted, model) == (bool(roles & wanted) and matched)

@@ -18,10 +18,10 @@ from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.cutting import load_in_pieces
 from tpy.frontends.http.codec.json_data import read_json_data
 from tpy.frontends.http.codec.json_text import parse_json
-from tpy.frontends.http.codec.pieces import SIZES, LongArray, LongString, Sizes
+from tpy.frontends.http.codec.pieces import SIZES, ArraySizes, LongArray, LongString
 from tpy.messages import DataType
 
-TINY = Sizes(piece=40, look=4, string=8, array=3, space=2)
+TINY = ArraySizes(piece=40, look=4, string=8, array=3, space=2)
 """Everything is long."""
 
 

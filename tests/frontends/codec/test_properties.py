@@ -19,7 +19,7 @@ from tpy.errors import InvalidArgument, TpyError, Unsupported
 from tpy.frontends.http.codec import (
     BINARY_PLAN,
     JSON_PLAN,
-    OutputPlan,
+    HttpOutputPlan,
     choose_encoding,
     compress,
     decompress,
@@ -70,7 +70,7 @@ def tensors(draw: st.DrawFn, kind: DataType, *, text: bool = False) -> Tensor:
     return Tensor(kind.value, kind, draw(hnp.arrays(kind.numpy, shape)))
 
 
-def written(items: list[Tensor], plan: OutputPlan) -> tuple[dict[str, Any], bytes, int | None]:
+def written(items: list[Tensor], plan: HttpOutputPlan) -> tuple[dict[str, Any], bytes, int | None]:
     """The JSON part, the whole body and the header length of a response with `items`."""
     encoded = encode_infer(InferenceResponse(model_name="m", model_version=1, outputs=tuple(items)), plan, ANY)
     body = b"".join(encoded.parts)

@@ -12,7 +12,7 @@ from tpy.errors import ErrorCode, InvalidArgument, NotFound
 from tpy.frontends.http.codec import parse_header_length, parse_infer
 from tpy.frontends.http.codec.document import load_document
 from tpy.frontends.http.codec.generate import parse_generate
-from tpy.frontends.http.codec.parameters import RequestParameters, read_parameters
+from tpy.frontends.http.codec.parameters import HttpRequestParameters, read_parameters
 from tpy.frontends.http.codec.response import HTTP_STATUS
 from tpy.messages import DataType, InferenceRequest, SequencePosition
 
@@ -186,7 +186,7 @@ def test_content_types_of_inputs_are_parameters() -> None:
 
 
 def test_a_request_without_parameters_asks_for_nothing_special() -> None:
-    assert RequestParameters() == read_parameters({})
+    assert HttpRequestParameters() == read_parameters({})
     none = read_parameters({})
     assert (none.priority, none.timeout_us, none.sequence, none.binary_output, none.own) == (0, 0, None, False, {})
 

@@ -14,8 +14,8 @@ from tpy.frontends.http.codec import (
     BINARY_PLAN,
     HTTP_STATUS,
     JSON_PLAN,
+    HttpOutputPlan,
     OutputChoice,
-    OutputPlan,
     encode_error,
     encode_generate,
     encode_infer,
@@ -33,7 +33,7 @@ def response(*arrays: Any, **members: Any) -> InferenceResponse:
     return InferenceResponse(model_name="m", model_version=2, outputs=tensors, **members)
 
 
-def as_json(answer: InferenceResponse, plan: OutputPlan = JSON_PLAN) -> Any:
+def as_json(answer: InferenceResponse, plan: HttpOutputPlan = JSON_PLAN) -> Any:
     return json.loads(bytes(encode_infer(answer, plan, MODEL).parts[0]))
 
 
@@ -122,7 +122,7 @@ def test_generate_nests_outputs_when_it_is_asked_to(shape: tuple[int, ...], kind
 
 
 def test_only_the_chosen_output_is_classified() -> None:
-    plan = OutputPlan(choices={"OUT0": OutputChoice(classification=1), "OUT1": OutputChoice()})
+    plan = HttpOutputPlan(choices={"OUT0": OutputChoice(classification=1), "OUT1": OutputChoice()})
     values = np.array([[1.0, 2.0]], np.float32)
     first, second = as_json(response(values, values), plan)["outputs"]
     assert first == {"name": "OUT0", "datatype": "BYTES", "shape": [1, 1], "data": ["2.000000:1"]}

@@ -30,7 +30,7 @@ TYPED = {
 }
 
 
-def decode(message: pb.ModelInferRequest, **changes: Any) -> tuple[InferenceRequest, codec.OutputPlan]:
+def decode(message: pb.ModelInferRequest, **changes: Any) -> tuple[InferenceRequest, codec.GrpcOutputPlan]:
     parsed = codec.parse_request(memoryview(message.SerializeToString()))
     version = codec.parse_version(parsed.head.model_version)
     values: dict[str, Any] = {"description": describe("m"), "version": version, "received_ns": 7, "deadline_ns": None}
@@ -62,5 +62,5 @@ def response_of(*tensors: Tensor, **members: Any) -> InferenceResponse:
     return InferenceResponse(model_name="m", model_version=3, outputs=tensors, **members)
 
 
-def encoded(response: InferenceResponse, plan: codec.OutputPlan = codec.NO_PLAN) -> pb.ModelInferResponse:
+def encoded(response: InferenceResponse, plan: codec.GrpcOutputPlan = codec.NO_PLAN) -> pb.ModelInferResponse:
     return pb.ModelInferResponse.FromString(b"".join(codec.encode_response(response, plan, describe("m"))))

@@ -85,7 +85,7 @@ def test_everything_else_of_a_request() -> None:
     assert decoded.parameters == {"i": -5, "b": False, "s": "from metadata", "d": 0.5, "user-agent": "x"}
     assert decoded.requested_outputs == ("OUTPUT1", "OUTPUT0")
     assert (decoded.deadline_ns, decoded.received_ns) == (5, 7)
-    assert plan == codec.OutputPlan(requested=("OUTPUT1", "OUTPUT0"), class_counts={"OUTPUT0": 2}, empty_final=True)
+    assert plan == codec.GrpcOutputPlan(requested=("OUTPUT1", "OUTPUT0"), class_counts={"OUTPUT0": 2}, empty_final=True)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_outputs_of_any_layout_are_written_row_major() -> None:
 
 def test_an_output_is_wanted_as_classes() -> None:
     tensor = Tensor("OUTPUT0", DataType.FP32, np.array([[0.1, 0.7, 0.2]], np.float32))
-    answer = encoded(response_of(tensor), codec.OutputPlan(requested=("OUTPUT1", "OUTPUT0"), class_counts={"OUTPUT0": 2}))
+    answer = encoded(response_of(tensor), codec.GrpcOutputPlan(requested=("OUTPUT1", "OUTPUT0"), class_counts={"OUTPUT0": 2}))
     assert (answer.outputs[0].datatype, list(answer.outputs[0].shape)) == ("BYTES", [1, 2])
     assert answer.raw_output_contents[0] == b"\x0e\0\0\x000.700000:1:one\x0e\0\0\x000.200000:2:two"
 

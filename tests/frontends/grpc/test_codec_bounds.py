@@ -27,7 +27,9 @@ def test_what_takes_long_is_known() -> None:
     assert codec.is_large(response_of(Tensor("OUTPUT0", DataType.BYTES, few + b"x")), codec.NO_PLAN)
     floats = Tensor("OUTPUT0", DataType.FP32, many.astype(bool).astype(np.float32))
     assert not codec.is_large(response_of(floats), codec.NO_PLAN)
-    assert codec.is_large(response_of(floats), codec.OutputPlan(requested=("OUTPUT1", "OUTPUT0"), class_counts={"OUTPUT0": 1}))
+    assert codec.is_large(
+        response_of(floats), codec.GrpcOutputPlan(requested=("OUTPUT1", "OUTPUT0"), class_counts={"OUTPUT0": 1})
+    )
 
     def heavy(message: pb.ModelInferRequest) -> bool:
         wired = memoryview(message.SerializeToString())

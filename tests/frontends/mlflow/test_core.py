@@ -13,7 +13,7 @@ from tpy.errors import Internal, InvalidArgument
 from tpy.frontends.mlflow.core.columns import read_csv, read_json
 from tpy.frontends.mlflow.core.predictions import encode_predictions
 from tpy.frontends.mlflow.core.signature import UNKNOWN, Field, MlflowModel, read_model
-from tpy.frontends.mlflow.core.tensors import Asked, asked_of
+from tpy.frontends.mlflow.core.tensors import ModelRequests, asked_of
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor, TensorDescription
 
 
@@ -59,7 +59,7 @@ TABLE_MODEL = MlflowModel(
 NAMED = MlflowModel(flavor="sklearn", inputs=(Field(name="a", type="double"), Field(name="b", type="double")), output="predict")
 
 
-def asked(body: object, model: ModelDescription = MATRIX, imported: MlflowModel = UNKNOWN) -> Asked:
+def asked(body: object, model: ModelDescription = MATRIX, imported: MlflowModel = UNKNOWN) -> ModelRequests:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     return asked_of(read_csv(text) if isinstance(body, bytes) else read_json(text), model, imported)
 

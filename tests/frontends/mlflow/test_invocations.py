@@ -13,7 +13,7 @@ from tests.frontends.http.fakes import FakeServices, describe
 from tpy.clock import SystemClock
 from tpy.errors import InvalidArgument, NotFound, TooManyRequests, TpyError, Unavailable, Unsupported
 from tpy.frontends.access import Caller
-from tpy.frontends.access.core.policy import Allowance, Grant
+from tpy.frontends.access.core.policy import Allowance, RoleGrant
 from tpy.frontends.http.message import HttpReply, HttpRequest, fields_of
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.serving import create_endpoint
@@ -85,7 +85,7 @@ async def test_batches_wait_for_room(bound: str, room: int) -> None:
     services, request, reply = FakeServices(), request_of(MANY), list[HttpReply]()
     services.inference.immediate = False
     allowance = Allowance(concurrency=room if bound == "concurrency" else None)
-    request.caller = Caller("ann", Grant(roles=frozenset()), allowance)
+    request.caller = Caller("ann", RoleGrant(roles=frozenset()), allowance)
     services.inference.room = room if bound == "queue" else None
 
     async def ask() -> None:
@@ -109,7 +109,7 @@ async def test_a_refusal_is_the_answer_when_no_batch_runs() -> None:
         await api_of(services, "m").invocations(request)
     services.inference.room = None
     request = request_of(MANY)
-    request.caller = Caller("ann", Grant(roles=frozenset()), Allowance(concurrency=0))
+    request.caller = Caller("ann", RoleGrant(roles=frozenset()), Allowance(concurrency=0))
     with pytest.raises(TooManyRequests):
         await api_of(services, "m").invocations_of(request, model="m")
     assert services.inference.holds.total() == 0

@@ -10,7 +10,16 @@ import pytest
 
 from tpy import limits
 from tpy.errors import Internal, InvalidArgument
-from tpy.frontends.openai.models import Generation, Prompt, Reader, embedding_of, embeddings, embeds, generates, generations
+from tpy.frontends.openai.models import (
+    Generation,
+    Prompt,
+    ResponseReader,
+    embedding_of,
+    embeddings,
+    embeds,
+    generates,
+    generations,
+)
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor, TensorDescription
 
 
@@ -167,7 +176,7 @@ def response(**outputs: list[bytes] | int) -> InferenceResponse:
 
 
 def test_characters_that_are_cut_in_two() -> None:
-    reader = Reader()
+    reader = ResponseReader()
     first, second = "é".encode()[:1], "é".encode()[1:]
     assert [reader.text(response(text_output=[piece])) for piece in (b"a" + first, second + b"b", first)] == ["a", "éb", ""]
     assert reader.rest() == "\N{REPLACEMENT CHARACTER}"
@@ -175,7 +184,7 @@ def test_characters_that_are_cut_in_two() -> None:
 
 
 def test_counts_and_reasons() -> None:
-    reader = Reader()
+    reader = ResponseReader()
     for reason in (b"none", b"none", b"length"):
         reader.text(response(text_output=[b"a"], num_input_tokens=5, num_output_tokens=2, finish_reason=[reason]))
     assert (reader.prompt_tokens, reader.completion_tokens) == (5, 6)
@@ -184,7 +193,7 @@ def test_counts_and_reasons() -> None:
 
 def test_answers_that_are_none() -> None:
     with pytest.raises(Internal, match="without the text 'text_output'"):
-        Reader().text(response(OTHER=[b"a"]))
+        ResponseReader().text(response(OTHER=[b"a"]))
     for broken in (response(OTHER=[b"a"]), response(text_output=[b"no JSON"]), response(text_output=[b'["a"]'])):
         with pytest.raises(Internal, match="without an embedding"):
             embedding_of(broken)

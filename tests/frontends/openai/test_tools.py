@@ -10,7 +10,7 @@ import pytest
 
 from tpy import limits
 from tpy.errors import InvalidArgument, Unsupported
-from tpy.frontends.openai.core.tool_calls import FORMS, LIST, Arguments, CallBegun, FormReader, Found, NoCalls, OneCall
+from tpy.frontends.openai.core.tool_calls import FORMS, LIST, CallBegun, FormReader, Found, NoCalls, OneCall, ToolCallArguments
 from tpy.frontends.openai.tools import ToolUse, tool_use
 
 LLAMA = '{"name": "weather", "parameters": {"city": "Zürich; {}"}}'
@@ -61,7 +61,7 @@ def joined(found: list[Found]) -> tuple[str, list[tuple[str, str]]]:
         match each:
             case CallBegun(name):
                 calls.append((name, ""))
-            case Arguments(more):
+            case ToolCallArguments(more):
                 calls[-1] = (calls[-1][0], calls[-1][1] + more)
             case _:
                 text += each
@@ -88,9 +88,9 @@ def test_arguments_go_out_as_they_come() -> None:
     pieces = ('<tool_call>{"name": "f', '", "arguments": {"a"', ": [1", "]}", "}</tool_call>")
     assert [reader.add(piece) for piece in pieces] == [
         [],
-        [CallBegun("f"), Arguments('{"a"')],
-        [Arguments(": [1")],
-        [Arguments("]}")],
+        [CallBegun("f"), ToolCallArguments('{"a"')],
+        [ToolCallArguments(": [1")],
+        [ToolCallArguments("]}")],
         [],
     ]
 

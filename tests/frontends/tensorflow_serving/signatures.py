@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpy.frontends.tensorflow_serving.models import Argument, Signature
+from tpy.frontends.tensorflow_serving.models import Argument, ServingSignature
 from tpy.messages import DataType
 
 
@@ -11,6 +11,6 @@ def arguments(**kinds: DataType) -> dict[str, Argument]:
     return {name: Argument(name=name, datatype=kind, shape=(-1, -1), is_scalar=False) for name, kind in kinds.items()}
 
 
-def signature(inputs: dict[str, Argument], outputs: dict[str, Argument] | None = None) -> Signature:
+def signature(inputs: dict[str, Argument], outputs: dict[str, Argument] | None = None) -> ServingSignature:
     """The signature `serving_default` of a model `m`."""
-    return Signature(model="m", name="serving_default", inputs=inputs, outputs=outputs or {})
+    return ServingSignature(model="m", name="serving_default", inputs=inputs, outputs=outputs or {})

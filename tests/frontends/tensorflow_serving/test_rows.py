@@ -12,7 +12,7 @@ import pytest
 
 from tpy.errors import Internal, InvalidArgument
 from tpy.frontends.http.codec.cutting import load_in_pieces
-from tpy.frontends.http.codec.pieces import LongArray, Sizes
+from tpy.frontends.http.codec.pieces import ArraySizes, LongArray
 from tpy.frontends.http.codec.response import nested
 from tpy.frontends.tensorflow_serving import rows
 from tpy.frontends.tensorflow_serving.models import Argument
@@ -172,7 +172,7 @@ def test_strings_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(rows, "BYTES_ELEMENTS_MAX", 4)
     texts = signature(arguments(t=DataType.BYTES))
     assert read({"inputs": ["a"] * 4}, texts)[0] == {"t": [b"a"] * 4}
-    sizes = Sizes(piece=12, look=8, string=12, array=10, space=20)
+    sizes = ArraySizes(piece=12, look=8, string=12, array=10, space=20)
     long = load_in_pieces(b'{"inputs":[["a","a","a"],["a","a","a"]]}', sizes)
     assert type(long["inputs"]) is LongArray
     for document in ({"inputs": ["a"] * 5}, {"inputs": [["?"] * 3] * 2}, long, {"inputs": [{"b64": "?"}] * 5}):
@@ -194,7 +194,7 @@ def test_large_answers_come_in_pieces() -> None:
 def test_long_arrays_are_read_as_short_ones_are() -> None:
     """Cut into pieces of some bytes each."""
     chance = random.Random(7)
-    sizes = Sizes(piece=24, look=8, string=12, array=10, space=20)
+    sizes = ArraySizes(piece=24, look=8, string=12, array=10, space=20)
     long = 0
     for _ in range(150):
         shape = tuple(chance.randrange(1, 5) for _ in range(chance.randrange(1, 5)))

@@ -16,8 +16,8 @@ from tpy.clock import Clock, SystemClock
 from tpy.errors import InvalidArgument, PermissionDenied, TooManyRequests, Unauthenticated
 from tpy.flag import Value
 from tpy.frontends.access.config import AuthConfig, Limits, read_auth_config
-from tpy.frontends.access.core.policy import ALL_ROLES, Allowance, Grant, Role
-from tpy.frontends.access.tokens import JwtVerifier, Token, issuer_of
+from tpy.frontends.access.core.policy import ALL_ROLES, Allowance, Role, RoleGrant
+from tpy.frontends.access.tokens import JwtVerifier, ValidToken, issuer_of
 from tpy.limits import ACCESS_SUBJECTS_MAX, ACCESS_TOKEN_CHARACTERS_MAX, ACCESS_TOKENS_REMEMBERED_MAX
 from tpy.messages import InferenceRequest, InferenceResponse
 from tpy.services import RequestHandle, ResolvedModel, ResponseSink
@@ -58,7 +58,7 @@ class Caller:
 
     __slots__ = ("allowance", "expires_ms", "grant", "name", "tenant")
 
-    def __init__(self, name: str, grant: Grant, allowance: Allowance | None = None, expires_ms: int | None = None) -> None:
+    def __init__(self, name: str, grant: RoleGrant, allowance: Allowance | None = None, expires_ms: int | None = None) -> None:
         self.name = name
         self.grant = grant
         self.allowance = allowance
@@ -174,7 +174,7 @@ class Gate:
         self._clock = clock
         self._keys: dict[str, Caller] = {}
         self._verifiers: dict[str, JwtVerifier] = {}
-        self._anonymous = Caller("", Grant(()))
+        self._anonymous = Caller("", RoleGrant(()))
         self._limits: dict[str, tuple[object, ...]] = {}
         self._tokens: dict[bytes, Caller] = {}
         self._subjects: dict[tuple[str, str], Allowance] = {}
@@ -193,10 +193,10 @@ class Gate:
             if self.tenancy is None:
                 raise
             tenancy, problem = self.tenancy, error
-        anonymous = Grant(()) if self.options.required else Grant(config.anonymous)
+        anonymous = RoleGrant(()) if self.options.required else RoleGrant(config.anonymous)
         verifiers = self._read_verifiers(config, "" if tenancy is None else tenancy.token_claim)
         self._keys = {
-            key.sha256: self._keep_allowance(key.sha256, Caller(key.name, Grant(key.roles, key.models), _allowance(key)), key)
+            key.sha256: self._keep_allowance(key.sha256, Caller(key.name, RoleGrant(key.roles, key.models), _allowance(key)), key)
             for key in config.keys
         }
         unchanged = {
@@ -286,7 +286,7 @@ class Gate:
                 raise Unauthenticated("the token's issuer is not trusted here")
             token = verifier.verify(text)
             caller = Caller(
-                token.subject or "token", Grant(token.roles, token.models), self._subject(verifier, token), token.expires_ms
+                token.subject or "token", RoleGrant(token.roles, token.models), self._subject(verifier, token), token.expires_ms
             )
             if self.tenancy is not None:
                 caller.tenant = self.tenancy.of_claim(token.tenant)
@@ -298,7 +298,7 @@ class Gate:
             raise Unauthenticated("the token has expired")
         return caller
 
-    def _subject(self, verifier: JwtVerifier, token: Token) -> Allowance | None:
+    def _subject(self, verifier: JwtVerifier, token: ValidToken) -> Allowance | None:
         """The allowance of a token's subject, whatever token he comes with."""
         key = verifier.entry.issuer, token.subject
         found = self._subjects.get(key)

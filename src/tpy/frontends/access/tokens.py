@@ -16,7 +16,7 @@ _FAMILIES = {"RSA": ("RS", "PS"), "EC": ("ES",), "OKP": ("EdDSA",), "oct": ("HS"
 """The algorithms of each kind of key: a public RSA key is never the secret of an HMAC."""
 
 
-class Token(NamedTuple):
+class ValidToken(NamedTuple):
     """A token that is good until `expires_ms` of the wall clock, leeway included."""
 
     subject: str
@@ -53,7 +53,7 @@ class JwtVerifier:
         families = _FAMILIES.get(key.key_type, ())
         return [name for name in self.entry.algorithms if name.startswith(families) and name == key.algorithm_name]
 
-    def verify(self, text: str) -> Token:
+    def verify(self, text: str) -> ValidToken:
         """Raises Unauthenticated for a token that is not signed by one of the keys, is for others, or is not valid now."""
         jwt, entry = self._jwt, self.entry
         try:
@@ -87,7 +87,7 @@ class JwtVerifier:
         except jwt.PyJWTError as error:
             raise Unauthenticated(f"the token is not valid: {type(error).__name__.removesuffix('Error')}") from None
 
-    def _token(self, claims: dict[str, Any]) -> Token:
+    def _token(self, claims: dict[str, Any]) -> ValidToken:
         entry = self.entry
         roles = frozenset(entry.roles)
         if entry.roles_claim:
@@ -95,7 +95,7 @@ class JwtVerifier:
             roles = frozenset(known[name] for name in _words(claims.get(entry.roles_claim)) if name in known)
         models = tuple(_words(claims.get(entry.models_claim))) if entry.models_claim else entry.models
         subject, tenant = claims.get("sub"), claims.get(self._tenant_claim)
-        return Token(
+        return ValidToken(
             subject if isinstance(subject, str) else "",
             roles,
             models,

@@ -153,7 +153,7 @@ class _UnaryInfer:
             tensors=tensors,
         )
 
-    def _submit(self, model: ResolvedModel, request: InferenceRequest, plan: codec.OutputPlan) -> None:
+    def _submit(self, model: ResolvedModel, request: InferenceRequest, plan: codec.GrpcOutputPlan) -> None:
         self._plan = plan
         self._submitted = True
         if self._record is not None:

@@ -338,7 +338,7 @@ class _InferStream:
             self._hand_over(turn, model, caller, *decoded)
 
     def _hand_over(
-        self, turn: _Turn, model: ResolvedModel, caller: Caller | None, request: InferenceRequest, plan: codec.OutputPlan
+        self, turn: _Turn, model: ResolvedModel, caller: Caller | None, request: InferenceRequest, plan: codec.GrpcOutputPlan
     ) -> None:
         turn.plan = plan
         turn.submitted = True

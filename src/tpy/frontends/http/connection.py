@@ -27,7 +27,7 @@ from tpy import limits
 from tpy.errors import Unavailable
 from tpy.frontends.http.infer import InferCall, InferEndpoint, open_record
 from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply
-from tpy.frontends.http.parser import Phase, RequestParser
+from tpy.frontends.http.parser import ParserPhase, RequestParser
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.quart_bridge import QuartExchange
 from tpy.frontends.http.replies import CONTINUE, Pending, ReplyQueue
@@ -132,7 +132,7 @@ class Http1Connection:
                 self._due_s += late_s + limits.HTTP_HELD_UP_S
                 continue
             self._due_s = math.inf
-            if self._parser.phase is Phase.IDLE:
+            if self._parser.phase is ParserPhase.IDLE:
                 if self._replies.blocked:
                     continue
                 return
@@ -174,7 +174,7 @@ class Http1Connection:
         if not self._parser.ended and self._parser.fatal is None:  # else nothing to us, but we see the peer leave
             before = len(self._parser.complete)
             self._parser.feed(data)
-            if self._begun_ns or self._parser.phase is not Phase.IDLE:
+            if self._begun_ns or self._parser.phase is not ParserPhase.IDLE:
                 self._note_begin(before)
             self._after_bytes()
         return self._demand()
@@ -188,7 +188,7 @@ class Http1Connection:
         if self._begun_ns and len(parser.complete) > before:
             parser.complete[before].begun_ns = self._begun_ns
             self._begun_ns = 0
-        if not self._begun_ns and parser.phase is not Phase.IDLE:
+        if not self._begun_ns and parser.phase is not ParserPhase.IDLE:
             self._begun_ns = self._port.clock.now_ns()
 
     def _demand(self) -> Demand:
@@ -215,7 +215,7 @@ class Http1Connection:
         parser = self._parser
         if parser.complete or parser.fatal is not None:
             self._take_up()
-        if parser.expects_continue and parser.phase is Phase.BODY and not parser.body_received:
+        if parser.expects_continue and parser.phase is ParserPhase.BODY and not parser.body_received:
             self._owes_continue = True
             self._pay_continue()
         self._set_deadline()
@@ -237,12 +237,12 @@ class Http1Connection:
 
     def _set_deadline(self) -> None:
         parser, options = self._parser, self._options
-        if parser.phase is Phase.IDLE:
+        if parser.phase is ParserPhase.IDLE:
             if self._replies.owed or parser.complete:
                 self._due_s = math.inf
             else:
                 self._arm(trio.current_time() + options.keep_alive_timeout_s)
-        elif parser.phase is Phase.HEAD:
+        elif parser.phase is ParserPhase.HEAD:
             if parser.begun != self._head_timed:
                 self._head_timed = parser.begun
                 self._arm(trio.current_time() + options.header_timeout_s)
@@ -377,7 +377,7 @@ class Http1Connection:
             return
         if self._owes_continue:
             self._pay_continue()
-        if self._parser.phase is Phase.IDLE:
+        if self._parser.phase is ParserPhase.IDLE:
             self._set_deadline()
         if self._paused and not self._must_wait():
             self._paused = False

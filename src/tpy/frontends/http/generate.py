@@ -71,7 +71,7 @@ class Arrival:
         await self._event.wait()
 
 
-class Responses:
+class GenerateResponses:
     """The sink of one request, and where its handler waits. `record` is that of the request, if it is observed. With an `arrival`
     the handler waits there for this request and others, and calls `take`."""
 
@@ -84,7 +84,7 @@ class Responses:
         self._bytes = 0
         self._arrival = arrival or Arrival()
 
-    def begin(self, submit: Callable[[Responses], RequestHandle]) -> None:
+    def begin(self, submit: Callable[[GenerateResponses], RequestHandle]) -> None:
         """Submit the request. Raises what `submit` raises."""
         handle = submit(self)
         if not self.ended:
@@ -134,7 +134,7 @@ class Responses:
 
 async def answer_of(caller: Caller | None, model: ResolvedModel, request: InferenceRequest, now_ns: int) -> InferenceResponse:
     """The model's answer, which may be an error. Raises what it refuses the request with. Cancelling this cancels the request."""
-    responses = Responses(decoupled=False, record=request.record)
+    responses = GenerateResponses(decoupled=False, record=request.record)
     responses.begin(lambda sink: submit(caller, model, request, sink, now_ns))
     try:
         [response] = await responses.wait()
@@ -146,7 +146,9 @@ async def answer_of(caller: Caller | None, model: ResolvedModel, request: Infere
 class EventBody:
     """The events of one request as the pieces of a body: an async iterator. `close` cancels what has not ended."""
 
-    def __init__(self, first: list[Parts], responses: Responses, encode: Callable[[InferenceResponse], Awaitable[Parts]]) -> None:
+    def __init__(
+        self, first: list[Parts], responses: GenerateResponses, encode: Callable[[InferenceResponse], Awaitable[Parts]]
+    ) -> None:
         self._first = first
         self._pieces: Iterator[bytes] = iter(())
         self._responses = responses
@@ -221,7 +223,7 @@ class GenerateApi:
             return await run_in_thread(encode, response, limiter=self._endpoint.threads)
         return encode(response)
 
-    async def _begin(self, request: HttpRequest, model: str, version: str | None) -> Responses:
+    async def _begin(self, request: HttpRequest, model: str, version: str | None) -> GenerateResponses:
         endpoint = self._endpoint
         request.record = open_record(endpoint.services.observers, request, "generate", model, endpoint.clock.now_ns())
         encoding = request.fields.get(b"content-encoding", b"identity")
@@ -241,10 +243,10 @@ class GenerateApi:
             )
             return parsed if request.record is None else msgspec.structs.replace(parsed, record=request.record)
 
-        def begun(parsed: InferenceRequest) -> Responses:
+        def begun(parsed: InferenceRequest) -> GenerateResponses:
             request.body = b""
             request.submitted = True
-            responses = Responses(decoupled=resolved.description.decoupled, record=request.record)
+            responses = GenerateResponses(decoupled=resolved.description.decoupled, record=request.record)
             responses.begin(lambda sink: submit(request.caller, resolved, parsed, sink, endpoint.clock.now_ns()))
             return responses
 

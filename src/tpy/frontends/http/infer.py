@@ -40,7 +40,7 @@ _VERSION_MAX = 2**63 - 1
 _CLASS_COST = 8
 """The cost of ordering and writing an element, in elements that are only written."""
 
-_NO_PLAN = codec.OutputPlan()
+_NO_PLAN = codec.HttpOutputPlan()
 _TRACE_FIELDS = (b"traceparent", b"tracestate", b"user-agent")
 """The headers that observers of requests are told."""
 _SUPPORTED_ENCODINGS = (("Accept-Encoding", "gzip, deflate"),)
@@ -343,7 +343,7 @@ class InferCall:
         # Elements of BYTES become objects one by one.
         return size > limits.HTTP_INLINE_BYTES_MAX and any(tensor.datatype is DataType.BYTES for tensor in description.inputs)
 
-    def _decode(self, description: ModelDescription, tensors: TensorResolver) -> tuple[InferenceRequest, codec.OutputPlan]:
+    def _decode(self, description: ModelDescription, tensors: TensorResolver) -> tuple[InferenceRequest, codec.HttpOutputPlan]:
         request = self.request
         fields = request.fields
         body = self._plain_body(request) if b"content-encoding" in fields else request.body
@@ -367,7 +367,7 @@ class InferCall:
         except Unsupported as error:
             raise _Refused(error, error_reply(error, headers=_SUPPORTED_ENCODINGS)) from None
 
-    def _submit(self, model: ResolvedModel, request: InferenceRequest, plan: codec.OutputPlan) -> None:
+    def _submit(self, model: ResolvedModel, request: InferenceRequest, plan: codec.HttpOutputPlan) -> None:
         self._plan = plan
         self.request.submitted = True
         if self.request.record is not None:

@@ -89,7 +89,7 @@ _LENGTH_DIGITS_MAX = 20
 """Digits of a length that can be true."""
 
 
-class Phase(enum.Enum):
+class ParserPhase(enum.Enum):
     """The part of a request in which the bytes fed so far end."""
 
     IDLE = "between requests"
@@ -119,7 +119,7 @@ class RequestParser:
 
     def __init__(self, *, max_input_size: int, bodies: ByteBudget | None = None, refuse: Refuse = refusal_reply) -> None:
         self.complete: deque[HttpRequest] = deque()
-        self.phase = Phase.IDLE
+        self.phase = ParserPhase.IDLE
         self.begun = 0
         """Requests whose first byte was seen."""
         self.body_received: int
@@ -157,7 +157,7 @@ class RequestParser:
 
     def feed(self, data: bytes | memoryview) -> None:
         """Take the next bytes of the connection (not while `bulk` is set)."""
-        before, size, was_idle = self.begun, len(data), self.phase is Phase.IDLE
+        before, size, was_idle = self.begun, len(data), self.phase is ParserPhase.IDLE
         if was_idle and self.fatal is None and not self.ended and not self._empty_line_bytes:
             request = self._repeated.again(data)
             if request is not None:
@@ -177,11 +177,11 @@ class RequestParser:
                 self._explain(error)
             data = rest
         self._count_raw(size if self.begun == before else 0)
-        if was_idle and self.phase is Phase.IDLE and self.begun == before and self.fatal is None:
+        if was_idle and self.phase is ParserPhase.IDLE and self.begun == before and self.fatal is None:
             self._count_empty_lines(size)
-        if self.phase is Phase.BODY and self._collect is _Collect.BUFFER and self.fatal is None:
+        if self.phase is ParserPhase.BODY and self._collect is _Collect.BUFFER and self.fatal is None:
             self.bulk = self._buffer[self.body_received :]
-        elif was_idle and self.phase is Phase.IDLE and self.begun == before + 1 and self.complete:
+        elif was_idle and self.phase is ParserPhase.IDLE and self.begun == before + 1 and self.complete:
             self._repeated.remember(self.complete[-1], whole)
 
     def bulk_received(self, count: int) -> None:
@@ -242,9 +242,9 @@ class RequestParser:
         if self.fatal is not None or self.ended:
             return
         self._raw_bytes += count
-        if self.phase is Phase.HEAD and self._raw_bytes > limits.HTTP_HEADER_BYTES_MAX:
+        if self.phase is ParserPhase.HEAD and self._raw_bytes > limits.HTTP_HEADER_BYTES_MAX:
             self.fatal = _head_too_large(self._refuse)
-        elif self.phase is Phase.BODY and self._chunks is not None:
+        elif self.phase is ParserPhase.BODY and self._chunks is not None:
             allowed = limits.HTTP_HEADER_BYTES_MAX + limits.HTTP_CHUNK_OVERHEAD_BYTES_MAX * self._chunks
             if self._raw_bytes - self.body_received > allowed:
                 self.fatal = self._refuse(HTTPStatus.BAD_REQUEST, "malformed HTTP request: chunk headers are too long")
@@ -274,7 +274,7 @@ class RequestParser:
         if not self._replaying:
             self._raw_bytes = self._empty_line_bytes = 0
             self.begun += 1
-            self.phase = Phase.HEAD
+            self.phase = ParserPhase.HEAD
 
     def on_url(self, piece: bytes) -> None:
         if not self._replaying:
@@ -285,7 +285,7 @@ class RequestParser:
         if self._replaying:
             return
         self._count_head(len(name) + len(value) + 4)
-        if self.phase is Phase.HEAD:  # trailers are counted and dropped
+        if self.phase is ParserPhase.HEAD:  # trailers are counted and dropped
             self._headers.append((name, value.strip(b" \t")))
 
     def _count_head(self, count: int) -> None:
@@ -315,7 +315,7 @@ class RequestParser:
             inference=inference_of(method, target, path),
         )
         self._request = request
-        self.phase = Phase.BODY
+        self.phase = ParserPhase.BODY
         self.expects_continue = False
         if request.method == b"CONNECT":
             request.keep_alive = False
@@ -415,7 +415,7 @@ class RequestParser:
         self.complete.append(request)
         self.ended = not request.keep_alive
         self.expects_continue = False
-        self.phase = Phase.IDLE
+        self.phase = ParserPhase.IDLE
         self._reset()
 
 

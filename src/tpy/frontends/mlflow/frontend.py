@@ -17,10 +17,13 @@ from tpy.frontends.mlflow.answers import error_reply, refusal_reply
 from tpy.frontends.mlflow.invocations import InvocationsApi
 
 
-class Options(HttpOptions, frozen=True, kw_only=True):
+class MlflowOptions(HttpOptions, frozen=True, kw_only=True):
     """Those of an HTTP port, and the model at /invocations ("" the only one that is ready)."""
 
     model: str = ""
+
+
+Options = MlflowOptions
 
 
 class _Values(PortValues, frozen=True, kw_only=True):
@@ -30,10 +33,10 @@ class _Values(PortValues, frozen=True, kw_only=True):
     mlflow_model: str
 
 
-def read_options(values: Mapping[str, Value]) -> Options:
+def read_options(values: Mapping[str, Value]) -> MlflowOptions:
     """See `tpy.frontends.table.Implementation`."""
     v = read_values(values, _Values)
-    return Options(
+    return MlflowOptions(
         **read_port(values, v),
         port=v.mlflow_port,
         restricted=parse_restricted_apis(v.http_restricted_api),
@@ -41,7 +44,7 @@ def read_options(values: Mapping[str, Value]) -> Options:
     )
 
 
-def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
+def create_app(endpoint: InferEndpoint, *, options: MlflowOptions) -> QuartTrio:
     """The application with all routes."""
     app = bare_app(refusal_reply)
     routes = Routes(app, endpoint, protocol="mlflow", refuse=error_reply)

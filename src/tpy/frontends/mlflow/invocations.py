@@ -10,14 +10,14 @@ from tpy import __version__
 from tpy.errors import InvalidArgument, Refusal, Unsupported
 from tpy.frontends.access import submit
 from tpy.frontends.http.codec import is_heavy, is_large
-from tpy.frontends.http.generate import Responses
+from tpy.frontends.http.generate import GenerateResponses
 from tpy.frontends.http.infer import InferEndpoint, open_record, parse_version
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, json_reply
 from tpy.frontends.mlflow.answers import type_reply
 from tpy.frontends.mlflow.core.columns import read_csv, read_json
 from tpy.frontends.mlflow.core.predictions import encode_predictions
 from tpy.frontends.mlflow.core.signature import PARAMETER, MlflowModel, read_model
-from tpy.frontends.mlflow.core.tensors import Asked, asked_of
+from tpy.frontends.mlflow.core.tensors import ModelRequests, asked_of
 from tpy.frontends.threads import run_in_thread
 from tpy.limits import HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX, MLFLOW_BATCHES_AT_ONCE_MAX, MLFLOW_BODY_BYTES_MAX
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, Tensor
@@ -86,12 +86,12 @@ class InvocationsApi:
         return ready.pop()
 
     async def _answers(
-        self, request: HttpRequest, resolved: ResolvedModel, asked: Asked, imported: MlflowModel
+        self, request: HttpRequest, resolved: ResolvedModel, asked: ModelRequests, imported: MlflowModel
     ) -> list[InferenceResponse]:
         """The responses to all batches, some of which run at the same time. Raises the error of the first that has one, and the
         refusal of one that was submitted alone."""
         found: list[InferenceResponse] = []
-        running: deque[Responses] = deque()
+        running: deque[GenerateResponses] = deque()
         room = MLFLOW_BATCHES_AT_ONCE_MAX
         batch: InferenceRequest | None = None
         try:
@@ -119,7 +119,12 @@ class InvocationsApi:
         return found
 
     def _request(
-        self, request: HttpRequest, resolved: ResolvedModel, inputs: tuple[Tensor, ...], asked: Asked, imported: MlflowModel
+        self,
+        request: HttpRequest,
+        resolved: ResolvedModel,
+        inputs: tuple[Tensor, ...],
+        asked: ModelRequests,
+        imported: MlflowModel,
     ) -> InferenceRequest:
         """One batch, which may be submitted several times until it is accepted."""
         endpoint, name = self._endpoint, resolved.description.name
@@ -138,9 +143,9 @@ class InvocationsApi:
             record=record,
         )
 
-    def _begin(self, request: HttpRequest, resolved: ResolvedModel, batch: InferenceRequest) -> Responses:
+    def _begin(self, request: HttpRequest, resolved: ResolvedModel, batch: InferenceRequest) -> GenerateResponses:
         """Submit one batch. Raises what `submit` raises."""
-        responses = Responses(decoupled=False, record=batch.record)
+        responses = GenerateResponses(decoupled=False, record=batch.record)
         request.submitted = True
         now_ns = self._endpoint.clock.now_ns()
         responses.begin(lambda sink: submit(request.caller, resolved, batch, sink, now_ns))
@@ -165,7 +170,7 @@ def _is_heavy(kind: str, body: Body) -> bool:
     return len(body) > HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX if kind == _CSV else is_heavy(body)
 
 
-def _read(kind: str, body: Body, description: ModelDescription, imported: MlflowModel) -> Asked:
+def _read(kind: str, body: Body, description: ModelDescription, imported: MlflowModel) -> ModelRequests:
     """The requests of a body. Raises InvalidArgument."""
     if len(body) > MLFLOW_BODY_BYTES_MAX:
         raise InvalidArgument(

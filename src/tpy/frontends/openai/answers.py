@@ -15,7 +15,7 @@ from tpy.errors import ErrorCode, NotFound, TpyError
 from tpy.frontends.http.codec import HTTP_STATUS
 from tpy.frontends.http.codec.long_json import pieces_of
 from tpy.frontends.http.message import HttpReply, headers_of, json_reply
-from tpy.frontends.openai.choices import Call, CallArguments, Choice, Piece
+from tpy.frontends.openai.choices import CallArguments, Choice, Piece, ToolCall
 from tpy.frontends.openai.logprobs import TokenLogprobs, chat_document, completion_document
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -57,7 +57,7 @@ def _code(error: TpyError) -> str | None:
     return "model_not_found" if isinstance(error, NotFound) else None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerMembers(msgspec.Struct, frozen=True, kw_only=True):
     """The members that the documents of one generation share. `model` as the client wrote it; `created` in seconds. With
     `says_usage` the events of a stream have the member that the last one fills."""
 
@@ -92,7 +92,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         match piece:
             case str():
                 said = {"content": piece} if self.chat else piece
-            case Call():
+            case ToolCall():
                 function = {"name": piece.name, "arguments": ""}
                 said = {"tool_calls": [{"index": piece.number, "id": piece.id, "type": "function", "function": function}]}
             case CallArguments():

@@ -22,13 +22,13 @@ from tpy.frontends.access import INFER, submit
 from tpy.frontends.http.codec import is_heavy
 from tpy.frontends.http.codec.long_json import write_long
 from tpy.frontends.http.control import ControlApi
-from tpy.frontends.http.generate import Arrival, Responses, StreamReply
+from tpy.frontends.http.generate import Arrival, GenerateResponses, StreamReply
 from tpy.frontends.http.infer import InferEndpoint, open_record
 from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
 from tpy.frontends.http.parser import BODIES_FULL
 from tpy.frontends.metrics_http import metrics_reply
 from tpy.frontends.openai import answers, models, requests, supported
-from tpy.frontends.openai.answers import Answer
+from tpy.frontends.openai.answers import AnswerMembers
 from tpy.frontends.openai.models import Ask, Generation, Prompt
 from tpy.frontends.openai.streams import AnswerEvents, AnswerForm, size_of, whole_answer
 from tpy.frontends.openai.templates import ChatTemplate, template_of
@@ -42,7 +42,7 @@ _Request = TypeVar("_Request", bound=msgspec.Struct)
 _Made = TypeVar("_Made")
 
 
-class Asked(NamedTuple):
+class AskedModel(NamedTuple):
     """The model that a request names, and its adapter if it names one."""
 
     model: ResolvedModel
@@ -100,7 +100,7 @@ class OpenAiApi:
         """200 when the server is ready, as on the HTTP port."""
         return await self._control.ready(request)
 
-    def _found(self, name: str) -> Asked | None:
+    def _found(self, name: str) -> AskedModel | None:
         """The model of that name, or the one whose adapter it names; None for one that cannot be asked here."""
         try:
             asked = self._asked(name)
@@ -109,11 +109,11 @@ class OpenAiApi:
         description = asked.model.description
         return asked if models.generates(description) or models.embeds(description) else None
 
-    def _asked(self, name: str) -> Asked:
+    def _asked(self, name: str) -> AskedModel:
         """As `_found`. Raises NotFound, and what `resolve` raises."""
         inference = self._endpoint.services.inference
         try:
-            return Asked(inference.resolve(name))
+            return AskedModel(inference.resolve(name))
         except NotFound:
             base, separator, adapter = name.rpartition(self._lora_separator) if self._lora_separator else ("", "", "")
             if not separator:
@@ -121,7 +121,7 @@ class OpenAiApi:
         model = inference.resolve(base)
         if adapter not in supported.adapters_of(self._parameters(model)):
             raise NotFound(f"model '{echo(base)}' has no adapter '{echo(adapter)}'")
-        return Asked(model, adapter)
+        return AskedModel(model, adapter)
 
     # Text
 
@@ -218,7 +218,7 @@ class OpenAiApi:
         self,
         request: HttpRequest,
         body: requests.CompletionRequest | requests.ChatRequest,
-        asked: Asked,
+        asked: AskedModel,
         generation: Generation,
         prompts: Sequence[Prompt],
         form: AnswerForm,
@@ -233,7 +233,7 @@ class OpenAiApi:
             settings["lora_name"] = asked.adapter
         generation = msgspec.structs.replace(generation, settings=settings)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        answer = Answer(
+        answer = AnswerMembers(
             model=body.model,
             created=self._endpoint.clock.wall_ms() // 1000,
             chat=isinstance(body, requests.ChatRequest),
@@ -325,7 +325,7 @@ class OpenAiApi:
         parts = await run_in_thread(write, limiter=self._endpoint.threads) if long else write()
         return HttpReply(parts=parts, content_length=sum(map(len, parts)))
 
-    def _resolve(self, request: HttpRequest, name: str, *, embeddings: bool) -> Asked:
+    def _resolve(self, request: HttpRequest, name: str, *, embeddings: bool) -> AskedModel:
         caller = request.caller
         try:
             asked = self._asked(name)
@@ -346,7 +346,7 @@ class OpenAiApi:
         stack: ExitStack,
         make: Callable[[], list[Ask]],
         arrival: Arrival | None,
-    ) -> list[Responses]:
+    ) -> list[GenerateResponses]:
         """Submit the requests that `make` returns, which count in the budget of bodies until `counted` is left, and are cancelled
         when `stack` is. With `arrival` one task waits there for all of them. Raises Unavailable where the budget has no room, and
         what `make` and `submit` raise."""
@@ -361,7 +361,7 @@ class OpenAiApi:
             # Prompts share their mapping: 300 settings copied for each of 2,048 would take 37 MiB, and the collector's time.
             forwarded = self._endpoint.policy.forwarded(request.headers) or {}
             shared = {id(parameters): {**parameters, **forwarded} for parameters in {id(each): each for _, each in asks}.values()}
-            begun: list[Responses] = []
+            begun: list[GenerateResponses] = []
             for inputs, parameters in asks:
                 if len(begun) % limits.OPENAI_ASKS_AT_ONCE_MAX == limits.OPENAI_ASKS_AT_ONCE_MAX - 1:
                     await trio.lowlevel.checkpoint()
@@ -377,7 +377,7 @@ class OpenAiApi:
         inputs: tuple[Tensor, ...],
         parameters: dict[str, ParameterValue],
         arrival: Arrival | None,
-    ) -> Responses:
+    ) -> GenerateResponses:
         """Submit a request to the model. Raises what `submit` raises."""
         endpoint, description = self._endpoint, model.description
         now_ns = endpoint.clock.now_ns()
@@ -386,7 +386,7 @@ class OpenAiApi:
             request.record = record
         elif record is not None:
             request.further_records += (record,)
-        responses = Responses(decoupled=description.decoupled, record=record, arrival=arrival)
+        responses = GenerateResponses(decoupled=description.decoupled, record=record, arrival=arrival)
         inference = InferenceRequest(
             model_name=description.name,
             inputs=inputs,

@@ -9,7 +9,7 @@ import msgspec
 
 from tpy.frontends.openai.core.tool_calls import CallBegun, Found
 from tpy.frontends.openai.logprobs import TokenLogprobs, read_logprobs
-from tpy.frontends.openai.models import Reader
+from tpy.frontends.openai.models import ResponseReader
 from tpy.frontends.openai.tools import Json, ToolUse
 from tpy.messages import InferenceResponse
 
@@ -20,7 +20,7 @@ _ID_CHARACTERS: Final = 9
 """Mistral's templates take no other ids."""
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """The beginning of a call of a tool, the `number`th of its choice."""
 
     number: int
@@ -35,7 +35,7 @@ class CallArguments(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-Piece = str | Call | CallArguments
+Piece = str | ToolCall | CallArguments
 """A piece of a choice; `str` is text."""
 
 
@@ -44,7 +44,7 @@ class ChoiceReader:
     own."""
 
     def __init__(self, tools: ToolUse, *, top_logprobs: int | None, before: str = "") -> None:
-        self._reader = Reader()
+        self._reader = ResponseReader()
         self._calls = tools.reader()
         self._tools = tools
         self._top_logprobs = top_logprobs
@@ -92,7 +92,7 @@ class ChoiceReader:
             elif self._number and self._tools.one_call:
                 continue
             elif isinstance(each, CallBegun):
-                pieces.append(Call(number=self._number, id=uuid4().hex[:_ID_CHARACTERS], name=each.name))
+                pieces.append(ToolCall(number=self._number, id=uuid4().hex[:_ID_CHARACTERS], name=each.name))
             else:
                 pieces.append(CallArguments(number=self._number, text=each.text))
         return pieces
@@ -116,12 +116,12 @@ class ChoiceBuilder:
         self.size = 0
         """In characters."""
         self._texts: list[str] = []
-        self._calls: list[tuple[Call, list[str]]] = []
+        self._calls: list[tuple[ToolCall, list[str]]] = []
 
     def add(self, pieces: list[Piece]) -> None:
         """Take some pieces."""
         for piece in pieces:
-            if isinstance(piece, Call):
+            if isinstance(piece, ToolCall):
                 self._calls.append((piece, []))
                 self.size += len(piece.name)
             else:
@@ -146,7 +146,7 @@ class ChoiceBuilder:
         )
 
 
-class Usage:
+class TokenUsage:
     """Adds up the tokens of an answer: those of a prompt once, however many choices it has."""
 
     def __init__(self, choices: int) -> None:

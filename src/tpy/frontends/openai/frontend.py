@@ -21,7 +21,7 @@ from tpy.frontends.openai.templates import ChatTemplate, read_template, read_tok
 from tpy.frontends.restrictions import parse_restricted
 
 
-class Options(HttpOptions, frozen=True, kw_only=True):
+class OpenAiOptions(HttpOptions, frozen=True, kw_only=True):
     """The options of an HTTP port; a chat template, the folder of a tokenizer and a parser of tool calls for models without them;
     what separates the name of an adapter from its model's; and the default number of tokens."""
 
@@ -30,6 +30,9 @@ class Options(HttpOptions, frozen=True, kw_only=True):
     tool_call_parser: str = ""
     lora_separator: str = ""
     max_tokens: int = limits.OPENAI_TOKENS_DEFAULT
+
+
+Options = OpenAiOptions
 
 
 class _Values(PortValues, frozen=True, kw_only=True):
@@ -45,14 +48,14 @@ class _Values(PortValues, frozen=True, kw_only=True):
     openai_lora_separator: str
 
 
-def read_options(values: Mapping[str, Value]) -> Options:
+def read_options(values: Mapping[str, Value]) -> OpenAiOptions:
     """See `tpy.frontends.table.Implementation`."""
     v = read_values(values, _Values)
     template = read_tokenizer(v.openai_tokenizer, source="--openai-tokenizer") if v.openai_tokenizer else None
     if v.openai_chat_template:
         text = read_template(v.openai_chat_template, flag="openai-chat-template")
         template = ChatTemplate(text=text, tokens={} if template is None else template.tokens)
-    return Options(
+    return OpenAiOptions(
         **read_port(values, v),
         port=v.openai_port,
         header_forward_pattern=checked_pattern(v.http_header_forward_pattern, flag="http-header-forward-pattern"),
@@ -69,7 +72,7 @@ def read_options(values: Mapping[str, Value]) -> Options:
     )
 
 
-def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
+def create_app(endpoint: InferEndpoint, *, options: OpenAiOptions) -> QuartTrio:
     """The application with all routes of the port."""
     app = bare_app(refusal_reply)
     routes = Routes(app, endpoint, protocol="openai", refuse=error_reply)

@@ -20,7 +20,7 @@ _LOWEST: Final = -9999.0
 Json = dict[str, Any]
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class TokenCandidate(msgspec.Struct, frozen=True):
     """A token that could stand at a place, and the logarithm of its probability."""
 
     token: str
@@ -34,8 +34,8 @@ class Candidate(msgspec.Struct, frozen=True):
 class TokenLogprobs(msgspec.Struct, frozen=True):
     """A token of the text, and the likeliest candidates for its place, the likeliest first."""
 
-    chosen: Candidate
-    top: tuple[Candidate, ...]
+    chosen: TokenCandidate
+    top: tuple[TokenCandidate, ...]
 
 
 def read_logprobs(model: str, texts: Sequence[bytes], top: int) -> list[TokenLogprobs]:
@@ -52,9 +52,9 @@ def read_logprobs(model: str, texts: Sequence[bytes], top: int) -> list[TokenLog
     return found
 
 
-def _candidate(written: Json) -> Candidate:
+def _candidate(written: Json) -> TokenCandidate:
     token, logprob = written["decoded_token"] or "", float(written["logprob"])
-    return Candidate(token.encode(errors="replace").decode(), logprob if logprob > _LOWEST else _LOWEST)
+    return TokenCandidate(token.encode(errors="replace").decode(), logprob if logprob > _LOWEST else _LOWEST)
 
 
 def chat_document(tokens: Sequence[TokenLogprobs]) -> Json:

@@ -192,7 +192,7 @@ def _is_value(value: object, datatype: DataType) -> bool:
     return isinstance(value, int | float)
 
 
-class Reader:
+class ResponseReader:
     """Reads the responses to one request, in order: the text of each, and what they say all together."""
 
     def __init__(self) -> None:

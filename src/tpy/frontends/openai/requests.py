@@ -13,7 +13,7 @@ from tpy import limits
 from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.cutting import load_in_pieces
 from tpy.frontends.http.codec.document import shown
-from tpy.frontends.http.codec.pieces import LongArray, LongString, Sizes
+from tpy.frontends.http.codec.pieces import ArraySizes, LongArray, LongString
 from tpy.units import KIB
 
 _Number = Annotated[float, Meta(ge=-2, le=2)]
@@ -117,7 +117,7 @@ _NO_SETTINGS = frozenset(
 )
 """Members that are not given to the model as they are: they mean something here, to OpenAI's service, or to the template."""
 
-_SIZES = Sizes(string=KIB)
+_SIZES = ArraySizes(string=KIB)
 """Of long documents: what is not text of this length is bounded."""
 
 _Request = TypeVar("_Request", bound=msgspec.Struct)

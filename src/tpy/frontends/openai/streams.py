@@ -11,12 +11,12 @@ import trio
 from tpy import limits
 from tpy.errors import InvalidArgument, TpyError
 from tpy.frontends.http.codec import is_large
-from tpy.frontends.http.generate import Arrival, Responses
+from tpy.frontends.http.generate import Arrival, GenerateResponses
 from tpy.frontends.http.infer import unexpected_error
 from tpy.frontends.http.message import PIECE_BYTES_MAX
 from tpy.frontends.openai import answers
-from tpy.frontends.openai.answers import Answer
-from tpy.frontends.openai.choices import Choice, ChoiceBuilder, ChoiceReader, Piece, Usage
+from tpy.frontends.openai.answers import AnswerMembers
+from tpy.frontends.openai.choices import Choice, ChoiceBuilder, ChoiceReader, Piece, TokenUsage
 from tpy.frontends.openai.tools import Json, ToolUse
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceResponse
@@ -45,11 +45,11 @@ class AnswerForm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def whole_answer(
-    begun: Sequence[Responses], form: AnswerForm, threads: trio.CapacityLimiter
+    begun: Sequence[GenerateResponses], form: AnswerForm, threads: trio.CapacityLimiter
 ) -> tuple[list[Choice], Json | None]:
     """All choices, and the counts if the model tells them. Raises the first error."""
     found: list[Choice] = []
-    usage = Usage(form.asks)
+    usage = TokenUsage(form.asks)
     size = 0
     for index, responses in enumerate(begun):
         reader, builder = form.reader(index), ChoiceBuilder()
@@ -94,7 +94,7 @@ async def _read(reader: ChoiceReader, response: InferenceResponse, threads: trio
 class _Stream:
     """One choice of a stream."""
 
-    def __init__(self, index: int, responses: Responses, reader: ChoiceReader) -> None:
+    def __init__(self, index: int, responses: GenerateResponses, reader: ChoiceReader) -> None:
         self.index = index
         self.responses = responses
         self.reader = reader
@@ -107,9 +107,9 @@ class AnswerEvents:
 
     def __init__(
         self,
-        begun: Sequence[Responses],
+        begun: Sequence[GenerateResponses],
         arrival: Arrival,
-        answer: Answer,
+        answer: AnswerMembers,
         form: AnswerForm,
         path: str,
         threads: trio.CapacityLimiter,
@@ -120,7 +120,7 @@ class AnswerEvents:
         self._answer = answer
         self._path = path
         self._threads = threads
-        self._usage = Usage(form.asks)
+        self._usage = TokenUsage(form.asks)
         self._waiting: deque[bytes] = deque()
         """Events."""
 

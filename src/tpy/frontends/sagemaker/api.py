@@ -15,7 +15,7 @@ from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.generate import GenerateApi, StreamReply
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, json_reply
-from tpy.frontends.sagemaker.models import LoadedModel, find_model, is_out_of_memory
+from tpy.frontends.sagemaker.models import SageMakerModel, find_model, is_out_of_memory
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import LoadRequest, ModelState
 from tpy.services import RegistrationService
@@ -60,7 +60,7 @@ class SageMakerApi:
         self._ping_mode = ping_mode
         self._control = ControlApi(endpoint.services, threads=endpoint.threads)
         self._generate = GenerateApi(endpoint)
-        self._loaded: dict[str, LoadedModel] = {}
+        self._loaded: dict[str, SageMakerModel] = {}
         self._turn = trio.Lock()
 
     async def ping(self, request: HttpRequest) -> HttpReply:
@@ -130,7 +130,7 @@ class SageMakerApi:
             except BaseException:
                 registration.unregister(repository)
                 raise
-            self._loaded[body.model_name] = LoadedModel(target, repository)
+            self._loaded[body.model_name] = SageMakerModel(target, repository)
         return HttpReply()
 
     async def unload(self, request: HttpRequest, *, name: str) -> HttpReply:
@@ -169,5 +169,5 @@ def _target(request: HttpRequest, name: str) -> str:
     return target or name
 
 
-def _document(name: str, model: LoadedModel) -> dict[str, str]:
+def _document(name: str, model: SageMakerModel) -> dict[str, str]:
     return {"modelName": name, "modelUrl": model.repository}

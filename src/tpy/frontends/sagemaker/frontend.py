@@ -18,12 +18,15 @@ from tpy.frontends.http.serving import application_port, serving
 from tpy.frontends.sagemaker.api import SageMakerApi, sagemaker_error
 
 
-class Options(HttpOptions, frozen=True, kw_only=True):
+class SageMakerOptions(HttpOptions, frozen=True, kw_only=True):
     """Those of an HTTP port, the model at /invocations, what is asked there, and what /ping tells."""
 
     model: str = ""
     form: str = "infer"
     ping_mode: str = "ready"
+
+
+Options = SageMakerOptions
 
 
 class _Values(PortValues, frozen=True, kw_only=True):
@@ -42,12 +45,12 @@ class _Values(PortValues, frozen=True, kw_only=True):
     sagemaker_ping_mode: str
 
 
-def read_options(values: Mapping[str, Value]) -> Options:
+def read_options(values: Mapping[str, Value]) -> SageMakerOptions:
     """See `tpy.frontends.table.Implementation`."""
     v = read_values(values, _Values)
     if v.sagemaker_safe_port_range:
         _require_safe_ports(v)
-    return Options(
+    return SageMakerOptions(
         **read_port(values, v),
         port=v.sagemaker_port,
         restricted=parse_restricted_apis(v.http_restricted_api),
@@ -74,7 +77,7 @@ def _require_safe_ports(v: _Values) -> None:
             )
 
 
-def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
+def create_app(endpoint: InferEndpoint, *, options: SageMakerOptions) -> QuartTrio:
     """The application with all routes."""
     app = bare_app()
     routes = Routes(app, endpoint, protocol="sagemaker", refuse=sagemaker_error)

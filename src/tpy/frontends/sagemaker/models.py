@@ -37,14 +37,14 @@ _OUT_OF_MEMORY = (
 )
 
 
-class LoadedModel(NamedTuple):
+class SageMakerModel(NamedTuple):
     """A model that SageMaker has loaded. `target` is the name that it is served by, `repository` where it is."""
 
     target: str
     repository: str
 
 
-class Place(NamedTuple):
+class ModelPlace(NamedTuple):
     """A repository, and the folder in it that is the model."""
 
     repository: Path
@@ -56,7 +56,7 @@ def is_out_of_memory(message: str) -> bool:
     return any(text in message for text in _OUT_OF_MEMORY)
 
 
-def find_model(url: str) -> Place:
+def find_model(url: str) -> ModelPlace:
     """The model at a URL of a load call, as Triton finds it: the folder itself if it has a configuration, else the ensemble
     in it, else the model in it. Blocks. Raises InvalidArgument for another place than SageMaker's."""
     path = os.path.abspath(os.path.normpath(url))
@@ -69,7 +69,7 @@ def find_model(url: str) -> Place:
         )
     folder = Path(path)
     if (folder / "config.pbtxt").is_file():
-        return Place(folder.parent, folder.name)
+        return ModelPlace(folder.parent, folder.name)
     try:
         inside = sorted(each.name for each in os.scandir(folder) if each.is_dir() and not each.name.startswith("."))
     except OSError as error:
@@ -77,7 +77,7 @@ def find_model(url: str) -> Place:
     if not inside:
         raise InvalidArgument(f"failed to register '{folder}': there is no model in it")
     ensembles = [name for name in inside if _is_ensemble(folder / name / "config.pbtxt")]
-    return Place(folder, (ensembles or inside)[-1])
+    return ModelPlace(folder, (ensembles or inside)[-1])
 
 
 def _is_ensemble(config: Path) -> bool:

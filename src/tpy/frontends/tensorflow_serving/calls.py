@@ -36,7 +36,7 @@ from tpy.frontends.tensorflow_serving.models import (
     REGRESS,
     FailedPrecondition,
     ModelSpec,
-    Signature,
+    ServingSignature,
     resolve,
     signature_of,
     tensor_of,
@@ -146,7 +146,7 @@ class ServingCalls:
             return await run_in_thread(_predict_response, outputs, signature, model, limiter=self._parts.threads)
         return _predict_response(outputs, signature, model)
 
-    async def _inputs(self, inputs: Mapping[str, memoryview], signature: Signature, size: int) -> list[Tensor]:
+    async def _inputs(self, inputs: Mapping[str, memoryview], signature: ServingSignature, size: int) -> list[Tensor]:
         if size <= limits.GRPC_INLINE_BYTES_MAX:
             try:
                 return _tensors(inputs, signature, inline=True)
@@ -231,7 +231,7 @@ class ServingCalls:
         running: _Running,
         spec: ModelSpec,
         model: ResolvedModel,
-        signature: Signature,
+        signature: ServingSignature,
         inputs: Sequence[Tensor],
         wanted: Sequence[str],
     ) -> list[Tensor]:
@@ -348,7 +348,7 @@ class _Starter:
         forget_trace(error)
 
 
-def _tensors(inputs: Mapping[str, memoryview], signature: Signature, *, inline: bool) -> list[Tensor]:
+def _tensors(inputs: Mapping[str, memoryview], signature: ServingSignature, *, inline: bool) -> list[Tensor]:
     tensors: list[Tensor] = []
     for name, data in inputs.items():
         argument = signature.argument(name)
@@ -362,12 +362,12 @@ def _authorize(running: _Running, api: str, model: str) -> None:
         running.caller.authorize(api, model, changes=False)
 
 
-def _spec_of(signature: Signature, model: ResolvedModel, *, signature_name: str | None = None) -> Any:
+def _spec_of(signature: ServingSignature, model: ResolvedModel, *, signature_name: str | None = None) -> Any:
     name = signature.name if signature_name is None else signature_name
     return pb.ModelSpec(name=signature.model, version={"value": model.description.version}, signature_name=name)
 
 
-def _predict_response(outputs: Sequence[Tensor], signature: Signature, model: ResolvedModel) -> Pieces:
+def _predict_response(outputs: Sequence[Tensor], signature: ServingSignature, model: ResolvedModel) -> Pieces:
     pieces: Pieces = []
     for tensor in outputs:
         pieces += write_map_entry(1, tensor.name, write_tensor(tensor))
@@ -386,7 +386,7 @@ def _regression(outputs: Sequence[Tensor], count: int) -> Any:
     return pb.RegressionResult(regressions=[{"value": value} for value in values_of(outputs, count)])
 
 
-def _signatures(signature: Signature) -> Any:
+def _signatures(signature: ServingSignature) -> Any:
     def infos(arguments: Mapping[str, Any]) -> Any:
         return {
             name: tf.TensorInfo(

@@ -14,7 +14,7 @@ from tpy.frontends.bytes_tensor import object_array
 from tpy.frontends.grpc.codec.fields import FieldBudget, each_field, length_delimited
 from tpy.frontends.http.codec.document import shown
 from tpy.frontends.http.codec.pieces import LongArray, LongString
-from tpy.frontends.tensorflow_serving.models import CLASSIFY, REGRESS, Signature, SignatureNotServed, tensor_of
+from tpy.frontends.tensorflow_serving.models import CLASSIFY, REGRESS, ServingSignature, SignatureNotServed, tensor_of
 from tpy.frontends.tensorflow_serving.protos import tf
 from tpy.frontends.tensorflow_serving.rows import decoded
 from tpy.limits.tensorflow_serving import CONTEXTS_BYTES_MAX, EXAMPLES_MAX
@@ -29,7 +29,7 @@ _MATRIX: Final = 2
 Labelled = tuple[str, float]
 
 
-def examples_tensor(examples: Sequence[bytes], signature: Signature, method: str) -> Tensor:
+def examples_tensor(examples: Sequence[bytes], signature: ServingSignature, method: str) -> Tensor:
     """The only input of a model for classification or regression. Raises SignatureNotServed for another model, InvalidArgument
     without examples."""
     if signature.method != method:

@@ -73,7 +73,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class Signature(msgspec.Struct, frozen=True, kw_only=True):
+class ServingSignature(msgspec.Struct, frozen=True, kw_only=True):
     """The signature of a model."""
 
     model: str
@@ -172,13 +172,13 @@ def version_of(service: InferenceService, spec: ModelSpec) -> int | None:
         raise NotFound(f"Servable not found for request: Latest({echo(spec.name)})") from None
 
 
-def signature_of(service: InferenceService, description: ModelDescription) -> Signature:
+def signature_of(service: InferenceService, description: ModelDescription) -> ServingSignature:
     """The signature of a model."""
     config = service.config(description.name, description.version)
     inputs = {each.name: each for each in config.input}
     outputs = {each.name: each for each in config.output}
     rows_max = description.max_batch_size if description.batches else None
-    return Signature(
+    return ServingSignature(
         model=description.name,
         name=config.parameter(_SIGNATURE_PARAMETER) or DEFAULT_SIGNATURE,
         inputs={each.name: _argument(each, inputs.get(each.name), rows_max) for each in description.inputs},

@@ -15,7 +15,15 @@ from tpy.frontends.http.infer import InferEndpoint, open_record, parse_version
 from tpy.frontends.http.message import HttpReply, HttpRequest
 from tpy.frontends.tensorflow_serving.answers import body_reply
 from tpy.frontends.tensorflow_serving.examples import Labelled, classes_of, examples_of, examples_tensor, values_of
-from tpy.frontends.tensorflow_serving.models import CLASSIFY, PROTOCOL, REGRESS, ModelSpec, Signature, resolve, signature_of
+from tpy.frontends.tensorflow_serving.models import (
+    CLASSIFY,
+    PROTOCOL,
+    REGRESS,
+    ModelSpec,
+    ServingSignature,
+    resolve,
+    signature_of,
+)
 from tpy.frontends.tensorflow_serving.rows import document_of, has_literals, tensors_of
 from tpy.frontends.threads import run_in_thread
 from tpy.limits.tensorflow_serving import INLINE_COMPRESS_BYTES_MAX, INLINE_LITERALS_ELEMENTS_MAX
@@ -23,10 +31,10 @@ from tpy.messages import InferenceRequest, Tensor, held_bytes
 from tpy.services import held
 
 
-class Form(Protocol):
+class RequestForm(Protocol):
     """A request of one of the three kinds, from its document to its answer."""
 
-    def read(self, document: Mapping[str, Any], signature: Signature) -> Sequence[Tensor]:
+    def read(self, document: Mapping[str, Any], signature: ServingSignature) -> Sequence[Tensor]:
         """The inputs. Raises InvalidArgument."""
         ...
 
@@ -41,7 +49,7 @@ class _Predict:
     def __init__(self) -> None:
         self._is_rows = True
 
-    def read(self, document: Mapping[str, Any], signature: Signature) -> Sequence[Tensor]:
+    def read(self, document: Mapping[str, Any], signature: ServingSignature) -> Sequence[Tensor]:
         tensors, self._is_rows = tensors_of(document, signature)
         return tensors
 
@@ -56,7 +64,7 @@ class _Examples:
         self._method = method
         self._count = 0
 
-    def read(self, document: Mapping[str, Any], signature: Signature) -> Sequence[Tensor]:
+    def read(self, document: Mapping[str, Any], signature: ServingSignature) -> Sequence[Tensor]:
         examples = examples_of(document)
         self._count = len(examples)
         return [examples_tensor(examples, signature, self._method)]
@@ -67,7 +75,7 @@ class _Examples:
         return (dump_json({"results": results}),)
 
 
-class PredictionsApi:
+class TensorFlowPredictionsApi:
     """The handlers of inference."""
 
     def __init__(self, endpoint: InferEndpoint) -> None:
@@ -87,7 +95,7 @@ class PredictionsApi:
         spec = ModelSpec(name=model, version=parse_version(version), label=label)
         return await self._answer(request, spec, _Examples(REGRESS))
 
-    async def _answer(self, request: HttpRequest, spec: ModelSpec, form: Form) -> HttpReply:
+    async def _answer(self, request: HttpRequest, spec: ModelSpec, form: RequestForm) -> HttpReply:
         endpoint = self._endpoint
         services = endpoint.services
         received_ns = endpoint.clock.now_ns()
@@ -114,7 +122,7 @@ class PredictionsApi:
             return await run_in_thread(_reply, form, outputs, request, limiter=endpoint.threads)
         return _reply(form, outputs, request)
 
-    def _read(self, request: HttpRequest, signature: Signature, form: Form) -> Sequence[Tensor]:
+    def _read(self, request: HttpRequest, signature: ServingSignature, form: RequestForm) -> Sequence[Tensor]:
         body = request.body
         encoding = request.fields.get(b"content-encoding")
         if encoding is not None:
@@ -140,5 +148,5 @@ def is_slow(outputs: Sequence[Tensor]) -> bool:
     return any(output.array.size > INLINE_LITERALS_ELEMENTS_MAX and has_literals(output) for output in outputs)
 
 
-def _reply(form: Form, outputs: Sequence[Tensor], request: HttpRequest) -> HttpReply:
+def _reply(form: RequestForm, outputs: Sequence[Tensor], request: HttpRequest) -> HttpReply:
     return body_reply(form.write(outputs), request)

@@ -16,7 +16,7 @@ from tpy.frontends.http.options import HttpOptions, PortValues, parse_restricted
 from tpy.frontends.http.serving import application_port, serving
 from tpy.frontends.tensorflow_serving.answers import document_reply, error_reply, refusal_reply
 from tpy.frontends.tensorflow_serving.models import PROTOCOL, ModelSpec, resolve, signature_of
-from tpy.frontends.tensorflow_serving.predictions import PredictionsApi
+from tpy.frontends.tensorflow_serving.predictions import TensorFlowPredictionsApi
 from tpy.frontends.tensorflow_serving.status import signature_document, statuses
 
 Options = HttpOptions
@@ -70,7 +70,7 @@ def create_app(endpoint: InferEndpoint, *, options: HttpOptions) -> QuartTrio:
     app = bare_app(refusal_reply)
     app.url_map.converters["servable"] = _ModelConverter
     routes = Routes(app, endpoint, protocol=PROTOCOL, refuse=error_reply)
-    predictions, models = PredictionsApi(endpoint), ModelsApi(endpoint)
+    predictions, models = TensorFlowPredictionsApi(endpoint), ModelsApi(endpoint)
     model = "/v1/models/<servable:model>"
     for prefix in (model, f"{model}/versions/<digits:version>", f"{model}/labels/<servable:label>"):
         routes.add("health", prefix, GET=models.status)

@@ -22,7 +22,7 @@ from tpy.frontends.http.codec.document import shown
 from tpy.frontends.http.codec.pieces import LongArray, LongString
 from tpy.frontends.http.codec.response import dump_json, nested
 from tpy.frontends.tensorflow_serving.long_arrays import long_array_of
-from tpy.frontends.tensorflow_serving.models import Signature, tensor_of
+from tpy.frontends.tensorflow_serving.models import ServingSignature, tensor_of
 from tpy.limits import BYTES_ELEMENTS_MAX, TENSOR_DIMS_MAX
 from tpy.messages import DataType, Tensor
 
@@ -44,7 +44,7 @@ Document = Mapping[str, object]
 Array = np.ndarray[Any, Any]
 
 
-def tensors_of(document: Document, signature: Signature) -> tuple[list[Tensor], bool]:
+def tensors_of(document: Document, signature: ServingSignature) -> tuple[list[Tensor], bool]:
     """The inputs of a request, and True if they came as rows. Raises InvalidArgument."""
     is_rows = "instances" in document
     if is_rows == ("inputs" in document):
@@ -59,7 +59,7 @@ def tensors_of(document: Document, signature: Signature) -> tuple[list[Tensor], 
     return tensors, is_rows
 
 
-def _rows(instances: object, signature: Signature) -> Mapping[str, object]:
+def _rows(instances: object, signature: ServingSignature) -> Mapping[str, object]:
     """The values of each input as lists with one for each row."""
     if type(instances) is LongArray:
         return {_only(signature, "instances is a plain list"): instances}
@@ -82,7 +82,7 @@ def _rows(instances: object, signature: Signature) -> Mapping[str, object]:
     return {name: [cast("dict[str, object]", row)[name] for row in rows] for name in names}
 
 
-def _columns(inputs: object, signature: Signature) -> Mapping[str, object]:
+def _columns(inputs: object, signature: ServingSignature) -> Mapping[str, object]:
     if _is_named(inputs):
         return cast("dict[str, object]", inputs)
     return {_only(signature, "inputs is a plain value/list"): inputs}
@@ -93,7 +93,7 @@ def _is_named(value: object) -> bool:
     return type(value) is dict and set(cast("dict[str, object]", value)) != {BASE64}
 
 
-def _only(signature: Signature, what: str) -> str:
+def _only(signature: ServingSignature, what: str) -> str:
     if len(signature.inputs) != 1:
         raise InvalidArgument(
             f"{what}, but expecting an object as multiple input tensors required: {echo_list(signature.inputs, ', ')}"

@@ -9,7 +9,7 @@ import msgspec
 
 from tpy.echo import echo
 from tpy.errors import NotFound
-from tpy.frontends.tensorflow_serving.models import Argument, ModelSpec, Signature, version_of
+from tpy.frontends.tensorflow_serving.models import Argument, ModelSpec, ServingSignature, version_of
 from tpy.frontends.tensorflow_serving.tensors import DTYPES
 from tpy.messages import ModelState
 from tpy.services import Services
@@ -25,7 +25,7 @@ _UNLOADED: Final = "unloaded"
 """The reason of the index for a version that was unloaded on purpose."""
 
 
-class VersionStatus(msgspec.Struct, frozen=True, kw_only=True):
+class ServingVersionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A version with its state, and the code and word of its error."""
 
     version: int
@@ -44,24 +44,24 @@ class VersionStatus(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-async def statuses(services: Services, spec: ModelSpec) -> list[VersionStatus]:
+async def statuses(services: Services, spec: ModelSpec) -> list[ServingVersionStatus]:
     """The versions of a model, the newest first, or the one that is asked for. Raises NotFound, and as `version_of`."""
     wanted = version_of(services.inference, spec)
-    found: list[VersionStatus] = []
+    found: list[ServingVersionStatus] = []
     for entry in await services.repository.index():
         if entry.name == spec.name and entry.version is not None and wanted in (None, entry.version):
             failed = entry.state is ModelState.UNAVAILABLE and entry.reason not in ("", _UNLOADED)
             code, word = _UNKNOWN if failed else _OK
             state = "UNKNOWN" if entry.state is None else _STATES.get(entry.state, "UNKNOWN")
             message = entry.reason if failed else ""
-            found.append(VersionStatus(version=entry.version, state=state, code=code, word=word, message=message))
+            found.append(ServingVersionStatus(version=entry.version, state=state, code=code, word=word, message=message))
     if not found:
         what = "any versions" if wanted is None else f"version {wanted}"
         raise NotFound(f"Could not find {what} of model {echo(spec.name)}")
     return sorted(found, key=lambda each: -each.version)
 
 
-def signature_document(signature: Signature) -> dict[str, object]:
+def signature_document(signature: ServingSignature) -> dict[str, object]:
     """A map of signatures as JSON."""
     return {
         "signature_def": {

@@ -14,7 +14,7 @@ from tpy.frontends.http.options import HttpOptions, PortValues, parse_restricted
 from tpy.frontends.http.serving import application_port, serving
 from tpy.frontends.torchserve.answers import error_reply, refusal_reply
 from tpy.frontends.torchserve.management import ManagementApi
-from tpy.frontends.torchserve.predictions import PredictionsApi
+from tpy.frontends.torchserve.predictions import TorchServePredictionsApi
 
 Options = HttpOptions
 
@@ -35,7 +35,7 @@ def create_app(endpoint: InferEndpoint, *, options: HttpOptions) -> QuartTrio:
     """The application with all routes: those of TorchServe's inference port, and those of its management port."""
     app = bare_app(refusal_reply)
     routes = Routes(app, endpoint, protocol="torchserve", refuse=error_reply)
-    predictions = PredictionsApi(endpoint, secret={group.header.lower() for group in options.restricted})
+    predictions = TorchServePredictionsApi(endpoint, secret={group.header.lower() for group in options.restricted})
     management = ManagementApi(endpoint)
     routes.add("health", "/ping", GET=management.ping)
     for rule in ("/predictions/<model>", "/predictions/<model>/<release>"):

@@ -30,7 +30,7 @@ _OF_THE_CONNECTION: Final = frozenset({"connection", "content-length", "keep-ali
 _STATUS_MIN, _STATUS_MAX = 200, 599
 
 
-class PredictionsApi:
+class TorchServePredictionsApi:
     """The handlers of inference. `secret` are headers that open restricted APIs, in lower case: no model is told them."""
 
     def __init__(self, endpoint: InferEndpoint, *, secret: Collection[str]) -> None:

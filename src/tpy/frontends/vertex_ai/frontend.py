@@ -31,12 +31,15 @@ _REGIONS = re.compile(r"v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(status
 _REPOSITORY = re.compile(r"v2/repository(?:/([^/]+))?/(?:(index)|models/[^/]+/(?:load|unload))")
 
 
-class Options(HttpOptions, frozen=True, kw_only=True):
+class VertexOptions(HttpOptions, frozen=True, kw_only=True):
     """Those of an HTTP port, the routes, and the model of predictions ("" the only one that is ready)."""
 
     predict_route: str
     health_route: str
     default_model: str = ""
+
+
+Options = VertexOptions
 
 
 class _Values(PortValues, frozen=True, kw_only=True):
@@ -48,7 +51,7 @@ class _Values(PortValues, frozen=True, kw_only=True):
     vertex_ai_health_route: str
 
 
-def read_options(values: Mapping[str, Value]) -> Options:
+def read_options(values: Mapping[str, Value]) -> VertexOptions:
     """See `tpy.frontends.table.Implementation`."""
     v = read_values(values, _Values)
     for flag, variable, route in (
@@ -59,7 +62,7 @@ def read_options(values: Mapping[str, Value]) -> Options:
             raise InvalidArgument(f"{variable} is not defined for Vertex AI endpoint (nor --{flag})")
         if not route.startswith("/") or set(route) & set("<>?# "):
             raise InvalidArgument(f"--{flag}: '{route}' is not a path (the variable {variable})")
-    return Options(
+    return VertexOptions(
         **read_port(values, v),
         port=v.vertex_ai_port,
         restricted=parse_restricted_apis(v.http_restricted_api),
@@ -153,7 +156,7 @@ class VertexApi:
                 return await control.model_metadata(request, model=model, version=version)
 
 
-def create_app(endpoint: InferEndpoint, *, options: Options, model: str) -> QuartTrio:
+def create_app(endpoint: InferEndpoint, *, options: VertexOptions, model: str) -> QuartTrio:
     """The application with both routes."""
     app = bare_app()
     routes = Routes(app, endpoint, protocol="vertex-ai")
@@ -163,7 +166,7 @@ def create_app(endpoint: InferEndpoint, *, options: Options, model: str) -> Quar
     return app
 
 
-async def _default_model(options: Options, services: Services) -> str:
+async def _default_model(options: VertexOptions, services: Services) -> str:
     """The model of predictions. Raises InvalidArgument, with Triton's texts, when it is not ready, or not named and not the
     only one."""
     ready = {entry.name for entry in await services.repository.index(ready_only=True)}
@@ -176,7 +179,7 @@ async def _default_model(options: Options, services: Services) -> str:
     return options.default_model
 
 
-async def _create_port(options: Options, services: Services, clock: Clock) -> HttpPort:
+async def _create_port(options: VertexOptions, services: Services, clock: Clock) -> HttpPort:
     """Raises InvalidArgument without a model for predictions."""
     model = await _default_model(options, services)
     return application_port(create_app, options, services, clock, name="Vertex AI", model=model)

@@ -18,7 +18,7 @@ from hyperframe.frame import GoAwayFrame
 
 from tpy.clock import Clock, SystemClock
 from tpy.frontends.grpc.transport import BoundAddress, GrpcOptions, Handlers, StreamCall, UnaryCall, serve_grpc
-from tpy.frontends.grpc.transport.connection import Connection, run_connection
+from tpy.frontends.grpc.transport.connection import GrpcServerConnection, run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.transport import Ends, StreamWire
 from tpy.http2 import codes
@@ -198,7 +198,7 @@ class InMemory:
         self.ended = ended
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> GrpcServerConnection:
         (connection,) = self.port.connections
         return connection
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tpy.frontends.grpc.transport.core.calls import (
     OK,
     MalformedHeaders,
-    Refused,
+    RefusedCall,
     RequestHead,
     parse_request_head,
     refusal,
@@ -133,7 +133,7 @@ def head(*fields: tuple[bytes, bytes], without: bytes = b"") -> RequestHead:
     return parse_request_head((*(pair for pair in BASE if pair[0] != without), *fields), 4096)
 
 
-def refused(*fields: tuple[bytes, bytes], without: bytes = b"") -> Refused:
+def refused(*fields: tuple[bytes, bytes], without: bytes = b"") -> RefusedCall:
     found = head(*fields, without=without).refused
     assert found is not None
     return found
@@ -312,6 +312,6 @@ def test_headers_of_responses() -> None:
 
 
 def test_refusals() -> None:
-    sent = as_dict(refusal(Refused(status=Status.UNKNOWN, message="no", http_status=415)))
+    sent = as_dict(refusal(RefusedCall(status=Status.UNKNOWN, message="no", http_status=415)))
     assert sent == {b":status": b"415", b"grpc-status": b"2", b"grpc-message": b"no"}
-    assert as_dict(refusal(Refused(status=Status.UNIMPLEMENTED, message="no")))[b":status"] == b"200"
+    assert as_dict(refusal(RefusedCall(status=Status.UNIMPLEMENTED, message="no")))[b":status"] == b"200"

@@ -10,7 +10,7 @@ import grpc
 import trio
 
 from tpy.frontends.grpc.transport import StreamCall, StreamHandler, UnaryCall, UnaryHandler
-from tpy.frontends.grpc.transport.core.streams import Stream
+from tpy.frontends.grpc.transport.core.streams import Http2Stream
 from tpy.frontends.grpc.transport.exchange import Exchange
 
 from .harness import echo, echo_stream, running
@@ -93,7 +93,7 @@ def _finish(
 
 
 def _live() -> int:
-    return sum(issubclass(type(found), Exchange | Stream) for found in gc.get_objects())
+    return sum(issubclass(type(found), Exchange | Http2Stream) for found in gc.get_objects())
 
 
 async def test_nothing_is_left_of_many_calls() -> None:

@@ -25,7 +25,7 @@ WHOLE_SERVER = None
 """In place of a model's name: a call that is about all models. It needs the pattern `*`."""
 
 
-class Grant:
+class RoleGrant:
     """Roles for the models whose names match one of the patterns (`*`, `?`, `[abc]`, as in a shell)."""
 
     def __init__(self, roles: Iterable[Role], models: Iterable[str] = ("*",)) -> None:

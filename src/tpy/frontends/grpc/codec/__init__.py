@@ -4,7 +4,7 @@ parse_now, parse_request -> decode_request            bytes of a request -> Infe
 encode_response, encode_stream_response, ...          InferenceResponse -> pieces of one message
 """
 
-from tpy.frontends.grpc.codec.parameters import NO_PLAN, OutputPlan
+from tpy.frontends.grpc.codec.parameters import NO_PLAN, GrpcOutputPlan
 from tpy.frontends.grpc.codec.request import (
     Decoded,
     decode_request,
@@ -26,7 +26,7 @@ from tpy.frontends.grpc.codec.wire import ParsedRequest, parse_now, parse_reques
 __all__ = [
     "NO_PLAN",
     "Decoded",
-    "OutputPlan",
+    "GrpcOutputPlan",
     "ParsedRequest",
     "decode_request",
     "encode_empty_final",

@@ -15,7 +15,7 @@ from tpy.limits import SEQUENCE_ID_CHARACTERS_MAX
 from tpy.messages import ParameterValue, SequencePosition
 
 
-class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):
+class GrpcOutputPlan(msgspec.Struct, frozen=True, kw_only=True):
     """`requested`: the outputs that were asked for by name. `class_counts`: the ones wanted as their best classes, and how many.
     `regions`: the ones written to regions, which are not part of the message. `empty_final`: whether a separate message marks the
     end of a decoupled request (`triton_enable_empty_final_response`)."""
@@ -26,7 +26,7 @@ class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):
     empty_final: bool = False
 
 
-NO_PLAN = OutputPlan()
+NO_PLAN = GrpcOutputPlan()
 
 
 _UINT64_MASK = 2**64 - 1
@@ -45,7 +45,7 @@ _KNOWN_KINDS: dict[str, tuple[str, ...]] = {
 """Parameters with a meaning, and the fields of InferParameter that their value may be in."""
 
 
-class RequestParameters(msgspec.Struct, frozen=True, kw_only=True):
+class GrpcRequestParameters(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of one request, sorted by who reads them. `own` go to the model."""
 
     sequence: SequencePosition | None = None
@@ -55,10 +55,10 @@ class RequestParameters(msgspec.Struct, frozen=True, kw_only=True):
     own: Mapping[str, ParameterValue] = msgspec.field(default_factory=dict)
 
 
-NONE = RequestParameters()
+NONE = GrpcRequestParameters()
 
 
-def read_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
+def read_parameters(parameters: Mapping[str, Any]) -> GrpcRequestParameters:
     """`parameters` holds inference.InferParameter messages. Raises InvalidArgument (one for each wrong type),
     Unsupported for a sequence id that is too long."""
     known: dict[str, Any] = {}
@@ -83,7 +83,7 @@ def read_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
     return _sorted(known, own)
 
 
-def _sorted(known: Mapping[str, Any], own: Mapping[str, ParameterValue]) -> RequestParameters:
+def _sorted(known: Mapping[str, Any], own: Mapping[str, ParameterValue]) -> GrpcRequestParameters:
     sequence = None
     correlation_id = known.get("sequence_id", 0)
     if correlation_id:
@@ -98,7 +98,7 @@ def _sorted(known: Mapping[str, Any], own: Mapping[str, ParameterValue]) -> Requ
     priority = known.get("priority", 0)
     if priority < 0:
         raise InvalidArgument("invalid value for 'priority', expected value >= 0.")
-    return RequestParameters(
+    return GrpcRequestParameters(
         sequence=sequence,
         priority=priority,
         timeout_us=max(0, known.get("timeout", 0)),  # to Triton a negative one is a very large one: none

@@ -12,7 +12,7 @@ from tpy.errors import InvalidArgument
 from tpy.frontends.binary_tensor import element_count, read_binary
 from tpy.frontends.bytes_tensor import ELEMENT_BYTES_MIN
 from tpy.frontends.grpc.codec.contents import read_contents
-from tpy.frontends.grpc.codec.parameters import NO_PLAN, NONE, OutputPlan, read_parameters
+from tpy.frontends.grpc.codec.parameters import NO_PLAN, NONE, GrpcOutputPlan, read_parameters
 from tpy.frontends.grpc.codec.wire import ParsedRequest
 from tpy.frontends.shared_memory import NO_REGIONS, RegionRange, TensorResolver, read_region, residency_of
 from tpy.hot.codec import ModelInfer, read_model_infer
@@ -75,7 +75,7 @@ def parse_version(text: str) -> int | None:
     return version
 
 
-Decoded = tuple[InferenceRequest, OutputPlan]
+Decoded = tuple[InferenceRequest, GrpcOutputPlan]
 
 _DATATYPES = {word.encode(): (kind, kind.number) for word, kind in BY_WORD.items()}
 
@@ -108,7 +108,7 @@ def standard_request(
         received_ns=received_ns,
         deadline_ns=deadline_ns,
     )
-    return request, OutputPlan(requested=requested) if requested else NO_PLAN
+    return request, GrpcOutputPlan(requested=requested) if requested else NO_PLAN
 
 
 def is_heavy(parsed: ParsedRequest, message_bytes: int) -> bool:
@@ -155,9 +155,9 @@ def decode_request(
     plan = NO_PLAN
     if len(head.outputs):
         requested, class_counts, regions = _read_outputs(head.outputs, request_prefix(head.id), tensors)
-        plan = OutputPlan(requested=requested, class_counts=class_counts, regions=regions, empty_final=parameters.empty_final)
+        plan = GrpcOutputPlan(requested=requested, class_counts=class_counts, regions=regions, empty_final=parameters.empty_final)
     elif parameters.empty_final:
-        plan = OutputPlan(empty_final=True)
+        plan = GrpcOutputPlan(empty_final=True)
     request = InferenceRequest(
         model_name=head.model_name,
         model_version=version,

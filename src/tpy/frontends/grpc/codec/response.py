@@ -11,7 +11,7 @@ from typing import Any
 from tpy.errors import Internal, InvalidArgument
 from tpy.frontends.binary_tensor import write_binary
 from tpy.frontends.classification import classify
-from tpy.frontends.grpc.codec.parameters import OutputPlan
+from tpy.frontends.grpc.codec.parameters import GrpcOutputPlan
 from tpy.frontends.grpc.codec.wire import RESPONSE_CLASS, STREAM_RESPONSE_CLASS, infer_response, raw_output
 from tpy.frontends.missing_outputs import missing_outputs
 from tpy.hot.codec import write_model_infer
@@ -31,7 +31,7 @@ _FINAL = "triton_final_response"
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 
-def is_large(response: InferenceResponse, plan: OutputPlan) -> bool:
+def is_large(response: InferenceResponse, plan: GrpcOutputPlan) -> bool:
     """Returns True if encoding takes long: many or large BYTES elements, many elements to classify, large outputs or GPUs to copy
     to."""
     for output in response.outputs:
@@ -48,7 +48,7 @@ def is_large(response: InferenceResponse, plan: OutputPlan) -> bool:
     return False
 
 
-def encode_response(response: InferenceResponse, plan: OutputPlan, description: ModelDescription) -> Pieces:
+def encode_response(response: InferenceResponse, plan: GrpcOutputPlan, description: ModelDescription) -> Pieces:
     """A ModelInferResponse. Raises the response's `error` when it has one; InvalidArgument for one that no gRPC message can hold
     and for classification of types without an order; Internal for parameters that protobuf cannot carry."""
     if response.error is not None:
@@ -56,7 +56,7 @@ def encode_response(response: InferenceResponse, plan: OutputPlan, description: 
     return _encode(response, plan, description, response.parameters)[0]
 
 
-def encode_standard(response: InferenceResponse, plan: OutputPlan) -> bytes | None:
+def encode_standard(response: InferenceResponse, plan: GrpcOutputPlan) -> bytes | None:
     """As `encode_response`, of a response that the native codec writes, in one piece; None for all others."""
     if response.error is not None or response.parameters or len(response.outputs) < len(plan.requested):
         return None
@@ -65,7 +65,7 @@ def encode_standard(response: InferenceResponse, plan: OutputPlan) -> bytes | No
     return write_model_infer(response.id, response.model_name, response.model_version, response.outputs, GRPC_JOINED_BYTES_MAX)
 
 
-def encode_stream_response(response: InferenceResponse, plan: OutputPlan, description: ModelDescription) -> Pieces:
+def encode_stream_response(response: InferenceResponse, plan: GrpcOutputPlan, description: ModelDescription) -> Pieces:
     """A ModelStreamInferResponse. Raises as `encode_response`."""
     if response.error is not None:
         raise response.error
@@ -97,7 +97,7 @@ def encode_stream_error(text: str, *, request_id: str, response: InferenceRespon
 
 
 def _encode(
-    response: InferenceResponse, plan: OutputPlan, description: ModelDescription, parameters: Mapping[str, ParameterValue]
+    response: InferenceResponse, plan: GrpcOutputPlan, description: ModelDescription, parameters: Mapping[str, ParameterValue]
 ) -> tuple[Pieces, int]:
     if len(response.outputs) < len(plan.requested) and description.requires_outputs:
         missing = missing_outputs(response, plan.requested)
@@ -125,7 +125,7 @@ def _encode(
     return [head, *blobs], size
 
 
-def _stored(tensor: Tensor, plan: OutputPlan) -> bytes | memoryview:
+def _stored(tensor: Tensor, plan: GrpcOutputPlan) -> bytes | memoryview:
     """The bytes of an output to be sent, when some outputs are written into regions."""
     region = plan.regions.get(tensor.name)
     if region is None:

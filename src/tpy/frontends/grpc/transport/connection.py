@@ -26,10 +26,10 @@ from tpy.deliveries import Deliveries
 from tpy.echo import echo
 from tpy.errors import InvariantViolation
 from tpy.frontends.grpc.transport.call import DEADLINE_TEXT, Handlers, StreamHandler
-from tpy.frontends.grpc.transport.core.calls import Refused, RequestHead, refusal
+from tpy.frontends.grpc.transport.core.calls import RefusedCall, RequestHead, refusal
 from tpy.frontends.grpc.transport.core.http2 import ConnectionEnded, DataArrived, Event, Http2Server, RequestBegan, StreamEnded
 from tpy.frontends.grpc.transport.core.timing import DeadlineQueue, Keepalive, KeepaliveStep, Lifetime, LifetimeStep
-from tpy.frontends.grpc.transport.exchange import Exchange, Waiting
+from tpy.frontends.grpc.transport.exchange import Exchange, OutputWaiter
 from tpy.frontends.grpc.transport.options import GrpcOptions
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.grpc.transport.stream import StreamExchange
@@ -60,7 +60,7 @@ async def run_connection(port: GrpcPort, wire: Wire, ends: Ends) -> None:
     """Serve `wire` until it ends, and close it. Cancelled: open calls are answered UNAVAILABLE as far as that goes at once."""
     try:
         async with trio.open_nursery() as tasks:
-            connection = Connection(port, wire, ends, tasks.start_soon)
+            connection = GrpcServerConnection(port, wire, ends, tasks.start_soon)
             try:
                 with port.serving(connection):
                     tasks.start_soon(connection.write)
@@ -74,7 +74,7 @@ async def run_connection(port: GrpcPort, wire: Wire, ends: Ends) -> None:
         await wire.aclose()
 
 
-class Connection:
+class GrpcServerConnection:
     """Implements Link for its exchanges. One instance, one `read`, `write` and `keep_time`, whose nursery is `spawn`'s."""
 
     def __init__(self, port: GrpcPort, wire: Wire, ends: Ends, spawn: Callable[..., None]) -> None:
@@ -95,7 +95,7 @@ class Connection:
         self._events: deque[Event] = deque()
         """Read, and not handled yet."""
         self.exchanges: dict[int, Exchange] = {}
-        self.behind: set[Waiting] = set()
+        self.behind: set[OutputWaiter] = set()
         self._deadlines = DeadlineQueue()
         self._keepalive = Keepalive(port.rules.pings, now_ns)
         self._lifetime = Lifetime(
@@ -211,7 +211,7 @@ class Connection:
             self.server.finish(stream_id, refusal(head.refused))
             return
         if handler is None:
-            unknown = Refused(status=Status.UNIMPLEMENTED, message=f"Method not found: {echo(head.path)}")
+            unknown = RefusedCall(status=Status.UNIMPLEMENTED, message=f"Method not found: {echo(head.path)}")
             self.server.finish(stream_id, refusal(unknown))
             return
         deadline_ns = None if head.timeout_ns is None else now_ns + head.timeout_ns

@@ -21,7 +21,7 @@ from tpy.http2.codes import Http2Code
 _log = logging.getLogger(__name__)
 
 
-class Waiting(Protocol):
+class OutputWaiter(Protocol):
     """Somebody who waits for output to be written."""
 
     def on_progress(self) -> None:
@@ -29,7 +29,7 @@ class Waiting(Protocol):
         ...
 
 
-class Link(Protocol):
+class ExchangeConnection(Protocol):
     """The connection as an exchange sees it."""
 
     server: Http2Server
@@ -42,7 +42,7 @@ class Link(Protocol):
     """Start a task in the connection's nursery."""
 
     turns: LoopTurns
-    behind: set[Waiting]
+    behind: set[OutputWaiter]
     """To be told when output is written."""
 
     def wake(self) -> None:
@@ -71,7 +71,7 @@ class Exchange(abc.ABC):
 
     __slots__ = ("_head", "_link", "_on_cancel", "_stream_id", "deadline_ns", "load_format", "state")
 
-    def __init__(self, link: Link, stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
+    def __init__(self, link: ExchangeConnection, stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         self._link = link
         self._stream_id = stream_id
         self._head = head

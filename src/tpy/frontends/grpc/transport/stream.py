@@ -21,7 +21,7 @@ from tpy.frontends.grpc.transport.core.calls import (
     trailers,
     trailers_only,
 )
-from tpy.frontends.grpc.transport.exchange import CallState, Exchange, Link, flatten, guard
+from tpy.frontends.grpc.transport.exchange import CallState, Exchange, ExchangeConnection, flatten, guard
 from tpy.limits import (
     GRPC_CONNECTION_MESSAGES_PER_TURN_MAX,
     GRPC_MANY_STREAMS,
@@ -55,7 +55,7 @@ class StreamExchange(Exchange):
         "uncut",
     )
 
-    def __init__(self, link: Link, stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
+    def __init__(self, link: ExchangeConnection, stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         super().__init__(link, stream_id, head, deadline_ns)
         self._reader = MessageReader(link.message_bytes_max)
         self.arrived: deque[Message] = deque()

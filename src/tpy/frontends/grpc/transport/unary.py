@@ -21,7 +21,7 @@ from tpy.frontends.grpc.transport.core.calls import (
     trailers_only,
     whole_message,
 )
-from tpy.frontends.grpc.transport.exchange import CallState, Exchange, Link, flatten
+from tpy.frontends.grpc.transport.exchange import CallState, Exchange, ExchangeConnection, flatten
 from tpy.unexpected import unexpected_error
 
 _MESSAGES_MAX = 2
@@ -33,7 +33,9 @@ class UnaryExchange(Exchange):
 
     __slots__ = ("_handler", "_message", "_reader")
 
-    def __init__(self, link: Link, stream_id: int, head: RequestHead, deadline_ns: int | None, handler: UnaryHandler) -> None:
+    def __init__(
+        self, link: ExchangeConnection, stream_id: int, head: RequestHead, deadline_ns: int | None, handler: UnaryHandler
+    ) -> None:
         super().__init__(link, stream_id, head, deadline_ns)
         self._handler = handler
         self._reader: MessageReader | None = None

@@ -7,7 +7,7 @@ looks at it is decided here and raised as TpyError with Triton's text; what need
 from tpy.frontends.http.codec.compression import Encoding, choose_encoding, compress, decompress
 from tpy.frontends.http.codec.document import is_heavy
 from tpy.frontends.http.codec.generate import encode_generate, parse_generate
-from tpy.frontends.http.codec.parameters import BINARY_PLAN, JSON_PLAN, OutputChoice, OutputPlan
+from tpy.frontends.http.codec.parameters import BINARY_PLAN, JSON_PLAN, HttpOutputPlan, OutputChoice
 from tpy.frontends.http.codec.request import parse_header_length, parse_infer
 from tpy.frontends.http.codec.response import HTTP_STATUS, EncodedInfer, encode_error, encode_infer, encode_standard, is_large
 
@@ -17,8 +17,8 @@ __all__ = [
     "JSON_PLAN",
     "EncodedInfer",
     "Encoding",
+    "HttpOutputPlan",
     "OutputChoice",
-    "OutputPlan",
     "choose_encoding",
     "compress",
     "decompress",

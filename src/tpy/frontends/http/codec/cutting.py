@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tpy import limits
 from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.json_text import broken_text, parse_json
-from tpy.frontends.http.codec.pieces import SIZES, LongArray, LongString, Piece, Sizes
+from tpy.frontends.http.codec.pieces import SIZES, ArraySizes, LongArray, LongString, Piece
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _STRINGS = re.compile(_STRING, re.DOTALL)
@@ -28,13 +28,13 @@ _NO_ELEMENT = re.compile(rb"[{}:]")
 _QUOTE, _OPEN, _CLOSE, _COMMA = b'"[],'
 
 
-def load_in_pieces(text: bytes | bytearray | memoryview, sizes: Sizes = SIZES) -> object:
+def load_in_pieces(text: bytes | bytearray | memoryview, sizes: ArraySizes = SIZES) -> object:
     """The JSON value in `text`, with LongArray and LongString in it. Raises InvalidArgument, also when more than
     JSON_OUTLINE_BYTES_MAX is neither."""
     return load_with_outline(text, sizes)[0]
 
 
-def load_with_outline(text: bytes | bytearray | memoryview, sizes: Sizes = SIZES) -> tuple[object, bytes]:
+def load_with_outline(text: bytes | bytearray | memoryview, sizes: ArraySizes = SIZES) -> tuple[object, bytes]:
     """The result of load_in_pieces, and the document without the parts that were cut out: it has the names of all members."""
     cutter = _Cutter(memoryview(text).cast("B"), sizes)
     outline = cutter.cut()
@@ -80,7 +80,7 @@ class _Shift(NamedTuple):
 class _Cutter:
     """Goes once through one document. Afterwards `found` is what was cut out, by the string that stands for it in the outline."""
 
-    def __init__(self, text: memoryview, sizes: Sizes) -> None:
+    def __init__(self, text: memoryview, sizes: ArraySizes) -> None:
         self.text = text
         self.sizes = sizes
         self.size = len(text)

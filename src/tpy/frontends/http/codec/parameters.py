@@ -33,7 +33,7 @@ class OutputChoice(msgspec.Struct, frozen=True, kw_only=True):
     region: RegionRange | None = None
 
 
-class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):
+class HttpOutputPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Per output name what was asked of it; outputs that are not named follow `default` (all of them, when none was named)."""
 
     choices: Mapping[str, OutputChoice] = msgspec.field(default_factory=dict)
@@ -51,11 +51,11 @@ class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 JSON = OutputChoice()
 BINARY = OutputChoice(binary=True)
-JSON_PLAN = OutputPlan(default=JSON)
-BINARY_PLAN = OutputPlan(default=BINARY)
+JSON_PLAN = HttpOutputPlan(default=JSON)
+BINARY_PLAN = HttpOutputPlan(default=BINARY)
 
 
-class RequestParameters(msgspec.Struct, frozen=True, kw_only=True):
+class HttpRequestParameters(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of one request, sorted by who reads them. `own` go to the model."""
 
     sequence: SequencePosition | None = None
@@ -65,10 +65,10 @@ class RequestParameters(msgspec.Struct, frozen=True, kw_only=True):
     own: Mapping[str, ParameterValue] = msgspec.field(default_factory=dict)
 
 
-NONE = RequestParameters()
+NONE = HttpRequestParameters()
 
 
-def read_parameters(value: object) -> RequestParameters:
+def read_parameters(value: object) -> HttpRequestParameters:
     """The parameters in the JSON value `value`. Raises InvalidArgument (one for each wrong type),
     Unsupported for a sequence id that is too long."""
     if type(value) is not dict:
@@ -101,7 +101,7 @@ def own_value(key: str, value: object) -> ParameterValue:
     raise InvalidArgument(f"parameter '{echo(key)}' has invalid type. It should be either 'int', 'bool', or 'string'.")
 
 
-def _sorted(known: Mapping[str, object], own: Mapping[str, ParameterValue]) -> RequestParameters:
+def _sorted(known: Mapping[str, object], own: Mapping[str, ParameterValue]) -> HttpRequestParameters:
     sequence = None
     correlation_id = known.get("sequence_id")
     if isinstance(correlation_id, int | str) and correlation_id:
@@ -113,7 +113,7 @@ def _sorted(known: Mapping[str, object], own: Mapping[str, ParameterValue]) -> R
             end=known.get("sequence_end") is True,
         )
     priority, timeout_us = known.get("priority"), known.get("timeout")
-    return RequestParameters(
+    return HttpRequestParameters(
         sequence=sequence,
         priority=priority if isinstance(priority, int) else 0,
         timeout_us=timeout_us if isinstance(timeout_us, int) else 0,

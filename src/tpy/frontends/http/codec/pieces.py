@@ -21,7 +21,7 @@ from tpy.frontends.http.codec.json_text import broken_text, parse_json
 from tpy.units import KIB
 
 
-class Sizes(NamedTuple):
+class ArraySizes(NamedTuple):
     """The size of a long array, in bytes."""
 
     piece: int = 128 * KIB
@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
     """White space between members that is longer than this is left out."""
 
 
-SIZES = Sizes()
+SIZES = ArraySizes()
 
 _WHOLE_CHARACTERS = re.compile(
     rb"(?:[^\\\x80-\xff]++|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}"

@@ -33,8 +33,8 @@ from tpy.frontends.http.codec.parameters import (
     JSON,
     JSON_PLAN,
     NONE,
+    HttpOutputPlan,
     OutputChoice,
-    OutputPlan,
     read_parameters,
 )
 from tpy.frontends.http.codec.pieces import LongString
@@ -133,7 +133,7 @@ def parse_infer(
     received_ns: int,
     forwarded: Mapping[str, ParameterValue] | None = None,
     tensors: TensorResolver = NO_REGIONS,
-) -> tuple[InferenceRequest, OutputPlan]:
+) -> tuple[InferenceRequest, HttpOutputPlan]:
     """The request in `body` and how to answer it.
 
     `body` is decompressed and belongs to the request from now on: binary tensors are views over it (a memoryview must be of
@@ -171,7 +171,7 @@ def parse_in_python(
     received_ns: int,
     forwarded: Mapping[str, ParameterValue] | None,
     tensors: TensorResolver,
-) -> tuple[InferenceRequest, OutputPlan]:
+) -> tuple[InferenceRequest, HttpOutputPlan]:
     """As `parse_infer`, which it is the specification of, of a request that has JSON."""
     text = body if header_length == len(body) else memoryview(body)[:header_length]
     if _is_mostly_numbers(len(text), description.inputs):
@@ -190,7 +190,7 @@ def _standard_request(
     version: int | None,
     received_ns: int,
     forwarded: Mapping[str, ParameterValue] | None,
-) -> tuple[InferenceRequest, OutputPlan]:
+) -> tuple[InferenceRequest, HttpOutputPlan]:
     """As `_read`, of a document that the native codec has read."""
     request_id, inputs, outputs, is_binary = standard
     plan = BINARY_PLAN if is_binary else JSON_PLAN
@@ -198,7 +198,7 @@ def _standard_request(
     if outputs:
         requested = tuple([name for name, _ in outputs])
         choices = {name: BINARY if wants_blob else JSON for name, wants_blob in outputs}
-        plan = OutputPlan(choices=choices, default=plan.default)
+        plan = HttpOutputPlan(choices=choices, default=plan.default)
     request = InferenceRequest(
         model_name=description.name,
         model_version=version,
@@ -227,7 +227,7 @@ def _read(
     received_ns: int,
     forwarded: Mapping[str, ParameterValue] | None,
     tensors: TensorResolver,
-) -> tuple[InferenceRequest, OutputPlan]:
+) -> tuple[InferenceRequest, HttpOutputPlan]:
     members: dict[str, object] = document if type(document) is dict else {}
     request_id = members.get("id", "")
     if type(request_id) is LongString:
@@ -247,7 +247,7 @@ def _read(
         choices = _read_outputs(array_member(members, "outputs"), request_id, tensors)
         if choices:
             requested = tuple(choices)
-            plan = OutputPlan(choices=choices, default=plan.default)
+            plan = HttpOutputPlan(choices=choices, default=plan.default)
             regions = {name: choice.region for name, choice in choices.items() if choice.region is not None}
     request = InferenceRequest(
         model_name=description.name,

@@ -16,7 +16,7 @@ import orjson
 from tpy.errors import ErrorCode, Internal, InvalidArgument, TpyError
 from tpy.frontends.binary_tensor import write_binary
 from tpy.frontends.classification import classify
-from tpy.frontends.http.codec.parameters import JSON_PLAN, OutputPlan
+from tpy.frontends.http.codec.parameters import JSON_PLAN, HttpOutputPlan
 from tpy.frontends.missing_outputs import missing_outputs
 from tpy.hot.codec import write_infer
 from tpy.limits import HTTP_INLINE_JSON_ELEMENTS_MAX, INLINE_STRING_OUTPUT_BYTES_MAX
@@ -75,7 +75,7 @@ class EncodedInfer(msgspec.Struct, frozen=True, kw_only=True):
     content_length: int
 
 
-def encode_infer(response: InferenceResponse, plan: OutputPlan, description: ModelDescription) -> EncodedInfer:
+def encode_infer(response: InferenceResponse, plan: HttpOutputPlan, description: ModelDescription) -> EncodedInfer:
     """The body for `response`.
 
     Raises its `error` when it has one; InvalidArgument for outputs that JSON cannot carry (FP16 and BF16; BYTES that
@@ -102,7 +102,7 @@ def encode_standard(response: InferenceResponse) -> bytes | None:
     return write_infer(response.id, response.model_name, response.model_version, response.outputs, _PIECE_ELEMENTS_MAX)
 
 
-def encode_in_python(response: InferenceResponse, plan: OutputPlan, description: ModelDescription) -> EncodedInfer:
+def encode_in_python(response: InferenceResponse, plan: HttpOutputPlan, description: ModelDescription) -> EncodedInfer:
     """As `encode_infer`, which it is the specification of, of a response that has the outputs that were asked for."""
     outputs: list[dict[str, object]] = []
     blobs: list[bytes | memoryview] = []

@@ -27,7 +27,7 @@ _MISSING: Final = frozenset(("", "NA", "NaN", "nan", "N/A", "null", "None"))
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ModelRequests(msgspec.Struct, frozen=True, kw_only=True):
     """A body as requests to a model, one after another: `batches` are their inputs."""
 
     batches: Sequence[tuple[Tensor, ...]]
@@ -35,7 +35,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     is_frame: bool
 
 
-def asked_of(columns: Columns, description: ModelDescription, model: MlflowModel) -> Asked:
+def asked_of(columns: Columns, description: ModelDescription, model: MlflowModel) -> ModelRequests:
     """The requests for all rows of `columns`. Raises InvalidArgument with what does not fit."""
     values = _values_by_input(columns, description, model)
     try:
@@ -47,7 +47,7 @@ def asked_of(columns: Columns, description: ModelDescription, model: MlflowModel
     except RecursionError:
         raise InvalidArgument("the values are nested too deeply") from None
     parameters = {name: own_value(name, value) for name, value in columns.parameters.items() if value is not None}
-    return Asked(batches=_batches(inputs, description), parameters=parameters, is_frame=columns.is_frame)
+    return ModelRequests(batches=_batches(inputs, description), parameters=parameters, is_frame=columns.is_frame)
 
 
 def _values_by_input(columns: Columns, description: ModelDescription, model: MlflowModel) -> dict[str, Any]:

@@ -26,13 +26,13 @@ class CallBegun(msgspec.Struct, frozen=True):
     name: str
 
 
-class Arguments(msgspec.Struct, frozen=True):
+class ToolCallArguments(msgspec.Struct, frozen=True):
     """More of the arguments of the latest call, which are JSON."""
 
     text: str
 
 
-Found = str | CallBegun | Arguments
+Found = str | CallBegun | ToolCallArguments
 """A piece of the answer; `str` is text."""
 
 
@@ -272,7 +272,7 @@ class FormReader:
         call = _call(buffer[start:end])
         if call is None:
             return self._no_call(end)
-        self._found += (CallBegun(call[0]), Arguments(call[1]))
+        self._found += (CallBegun(call[0]), ToolCallArguments(call[1]))
         self._behind_call(end)
         return True
 
@@ -280,7 +280,7 @@ class FormReader:
         end = self._extent.feed(self._buffer, 0)
         arguments, self._buffer = (self._buffer, "") if end < 0 else (self._buffer[:end], self._buffer[end:])
         if arguments:
-            self._found.append(Arguments(arguments))
+            self._found.append(ToolCallArguments(arguments))
         if end < 0:
             return False
         self._at = 0
@@ -350,7 +350,7 @@ class OneCall:
             return []
         begun: list[Found] = [] if self._has_begun else [CallBegun(self._name)]
         self._has_begun = True
-        return [*begun, Arguments(text)]
+        return [*begun, ToolCallArguments(text)]
 
     def end(self) -> list[Found]:
         """See CallReader."""

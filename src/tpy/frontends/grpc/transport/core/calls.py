@@ -108,7 +108,7 @@ _FIELD_OVERHEAD_BYTES = 32
 """HTTP/2's overhead for each field when it counts a header list."""
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class RefusedCall(msgspec.Struct, frozen=True, kw_only=True):
     """The call ends before it begins. `http_status` other than 200 is for peers that do not speak gRPC."""
 
     status: Status
@@ -128,7 +128,7 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
     reply_encoding: Encoding = "identity"
     load_format: str = ""
     content_length: int | None = None
-    refused: Refused | None = None
+    refused: RefusedCall | None = None
 
 
 def parse_request_head(headers: Headers, header_bytes_max: int) -> RequestHead:
@@ -159,7 +159,7 @@ def parse_request_head(headers: Headers, header_bytes_max: int) -> RequestHead:
 class _Refusal(Exception):
     def __init__(self, status: Status, message: str, http_status: int = 200) -> None:
         super().__init__(message)
-        self.refused = Refused(status=status, message=message, http_status=http_status)
+        self.refused = RefusedCall(status=status, message=message, http_status=http_status)
 
 
 def _check_http(pseudo: dict[bytes, bytes], fields: Headers) -> None:
@@ -380,7 +380,7 @@ def trailers_only(status: Status, message: str, metadata: Sequence[tuple[str, st
     return Fields(constant=(*_BASE, *_STATUS[status]), varying=_varying(status, message, metadata))
 
 
-def refusal(refused: Refused) -> Fields:
+def refusal(refused: RefusedCall) -> Fields:
     """The answer to what did not become a call."""
     if refused.http_status == 200:
         return trailers_only(refused.status, refused.message, ())

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from tpy.frontends.grpc.transport.core.streams import Stream
+from tpy.frontends.grpc.transport.core.streams import Http2Stream
 from tpy.http2 import codes
 from tpy.http2.codes import ConnectionFault, Http2Code, read_frame_header
 from tpy.limits import GRPC_HEADER_FRAMES_MAX
@@ -108,12 +108,12 @@ class FrameHandler(Protocol):
         """A frame of an unknown type begins; it is passed over."""
         ...
 
-    def begin_data(self, stream_id: int, length: int, padding: int) -> Stream | None:
+    def begin_data(self, stream_id: int, length: int, padding: int) -> Http2Stream | None:
         """A DATA frame of `length` bytes begins, `padding` of them with their length byte. Returns the stream that takes it, or
         None when it is passed over."""
         ...
 
-    def on_data(self, stream: Stream, data: memoryview, *, ended: bool) -> None:
+    def on_data(self, stream: Http2Stream, data: memoryview, *, ended: bool) -> None:
         """Bytes of such a frame, without padding."""
         ...
 
@@ -138,7 +138,7 @@ class FrameReader:
         self._settings_seen = False
         self._payload_left = 0
         self._padding_left = 0
-        self._payload_stream: Stream | None = None
+        self._payload_stream: Http2Stream | None = None
         self._payload_ends = False
 
     def read(self, data: bytes, frames_max: int) -> None:

@@ -21,7 +21,7 @@ from tpy import limits
 from tpy.frontends.core.budget import Budget
 from tpy.frontends.grpc.transport.core.calls import Fields, MalformedHeaders, RequestHead, check_fields, parse_request_head
 from tpy.frontends.grpc.transport.core.frame_reader import ANY_NUMBER, FrameReader, HeaderBlock
-from tpy.frontends.grpc.transport.core.streams import Outbound, Piece, Stream, StreamTable
+from tpy.frontends.grpc.transport.core.streams import Http2Stream, Outbound, Piece, StreamTable
 from tpy.frontends.grpc.transport.core.timing import PingGuard, PingRules
 from tpy.http2 import codes
 from tpy.http2.codes import (
@@ -253,7 +253,7 @@ class Http2Server:
     def on_empty_data(self) -> None:
         self._spend_idle_frame("empty DATA frames")
 
-    def begin_data(self, stream_id: int, length: int, padding: int) -> Stream | None:
+    def begin_data(self, stream_id: int, length: int, padding: int) -> Http2Stream | None:
         self._streams.take_connection_window(length)
         stream = self._stream_for_data(stream_id, length)
         if stream is None:
@@ -262,7 +262,7 @@ class Http2Server:
             self._streams.credit(stream_id, padding)
         return stream
 
-    def _stream_for_data(self, stream_id: int, length: int) -> Stream | None:
+    def _stream_for_data(self, stream_id: int, length: int) -> Http2Stream | None:
         """The stream that takes the data; None: it is to be ignored."""
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -282,7 +282,7 @@ class Http2Server:
             return None
         return stream
 
-    def on_data(self, stream: Stream, data: memoryview, *, ended: bool) -> None:
+    def on_data(self, stream: Http2Stream, data: memoryview, *, ended: bool) -> None:
         if self._streams.get(stream.id) is not stream:
             return  # it was reset while the frame was under way
         missing = stream.content_missing
@@ -440,7 +440,7 @@ class Http2Server:
         codes.WINDOW_UPDATE: _on_window_update,
     }
 
-    def _fail(self, stream: Stream, code: Http2Code) -> None:
+    def _fail(self, stream: Http2Stream, code: Http2Code) -> None:
         """The peer broke a rule on this stream."""
         self._streams.spend_reset(self._now_ns)
         self._streams.drop(stream, code)

@@ -25,7 +25,7 @@ from tpy.limits import GRPC_OUTPUT_BYTES_MAX, GRPC_OVERDUE_BYTES_MAX, GRPC_RESET
 from tpy.units import KIB
 
 
-class Stream:
+class Http2Stream:
     """Windows and queues of one stream. Bytes; windows may be negative after the peer has made its initial window smaller."""
 
     __slots__ = (
@@ -64,13 +64,13 @@ class Outbound:
     """One for each connection."""
 
     def __init__(self) -> None:
-        self.on_answered: Callable[[Stream], None] = _ignore
+        self.on_answered: Callable[[Http2Stream], None] = _ignore
         """Called with a stream when its last frame has gone out. Set once, by whoever keeps the streams."""
         self._writer = HeaderWriter()
         self.pieces: list[Piece] = []
         """To be taken."""
         self._size = 0
-        self.ready: dict[int, Stream] = {}
+        self.ready: dict[int, Http2Stream] = {}
         """Streams with data that may go."""
         self._window = codes.WINDOW_DEFAULT
         self._frame_bytes_max = codes.FRAME_BYTES_MIN
@@ -80,7 +80,7 @@ class Outbound:
 
     # What the peer allows
 
-    def apply_setting(self, name: int, value: int, streams: Sequence[Stream]) -> None:
+    def apply_setting(self, name: int, value: int, streams: Sequence[Http2Stream]) -> None:
         """One pair of the peer's SETTINGS; `streams` are open. What it allows goes out with the next `write_out`: behind the
         acknowledgement, before which some peers do not expect it. Raises ConnectionFault for a value that may not be."""
         if name == codes.HEADER_TABLE_SIZE:
@@ -110,7 +110,7 @@ class Outbound:
             self.write_out()
         return True
 
-    def open_stream_window(self, stream: Stream, increment: int) -> bool:
+    def open_stream_window(self, stream: Http2Stream, increment: int) -> bool:
         """WINDOW_UPDATE of a stream. False: it grows too large."""
         if not self._widen(stream, increment):
             return False
@@ -118,7 +118,7 @@ class Outbound:
             self.write_out()
         return True
 
-    def _widen(self, stream: Stream, increment: int) -> bool:
+    def _widen(self, stream: Http2Stream, increment: int) -> bool:
         stream.send_window += increment
         if stream.queue and stream.send_window > 0:
             self.ready[stream.id] = stream
@@ -130,11 +130,11 @@ class Outbound:
         """A frame that nothing holds back."""
         self._put(frame)
 
-    def headers(self, stream: Stream, fields: Fields) -> None:
+    def headers(self, stream: Http2Stream, fields: Fields) -> None:
         """The headers of a response that has messages."""
         self._put(self._header_frames(stream.id, fields, end_stream=False))
 
-    def data(self, stream: Stream, parts: Sequence[Piece], size: int) -> None:
+    def data(self, stream: Http2Stream, parts: Sequence[Piece], size: int) -> None:
         """`size` bytes in `parts`, behind what is queued."""
         stream.queue.extend(part for part in parts if len(part))
         stream.queued_bytes += size
@@ -142,13 +142,13 @@ class Outbound:
             self.ready[stream.id] = stream
             self.write_out()
 
-    def finish(self, stream: Stream, trailers: Fields) -> None:
+    def finish(self, stream: Http2Stream, trailers: Fields) -> None:
         """The end of a response, behind what is queued. May also be all of it."""
         stream.trailers = trailers
         if not stream.queue:
             self._end(stream)
 
-    def respond(self, stream: Stream, headers: Fields, parts: Sequence[Piece], size: int, trailers: Fields) -> None:
+    def respond(self, stream: Http2Stream, headers: Fields, parts: Sequence[Piece], size: int, trailers: Fields) -> None:
         """A whole response with `size` bytes of data in `parts`: as `headers`, `data` and `finish`."""
         fits = size <= self._window and size <= stream.send_window and size <= self._frame_bytes_max
         if not fits or self._size >= GRPC_OUTPUT_BYTES_MAX or stream.queue:
@@ -170,7 +170,7 @@ class Outbound:
             self._put(end)
         self.on_answered(stream)
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, stream: Http2Stream) -> None:
         """The stream is reset: what is queued is not sent."""
         self.ready.pop(stream.id, None)
         stream.queue.clear()
@@ -205,7 +205,7 @@ class Outbound:
             elif stream.send_window > 0:
                 ready[stream_id] = stream
 
-    def _send_frame(self, stream: Stream) -> None:
+    def _send_frame(self, stream: Http2Stream) -> None:
         """One DATA frame, as large as may be; at least one byte may go."""
         queue = stream.queue
         left = min(stream.queued_bytes, stream.send_window, self._window, self._frame_bytes_max)
@@ -223,7 +223,7 @@ class Outbound:
             left -= len(part)
             self._put(part)
 
-    def _end(self, stream: Stream) -> None:
+    def _end(self, stream: Http2Stream) -> None:
         if stream.trailers is not None:
             self._put(self._header_frames(stream.id, stream.trailers, end_stream=True))
         self.on_answered(stream)
@@ -250,7 +250,7 @@ class Outbound:
         return b"".join(pieces)
 
 
-def _ignore(stream: Stream) -> None:
+def _ignore(stream: Http2Stream) -> None:
     pass
 
 
@@ -261,7 +261,7 @@ class StreamTable:
         self._out = out
         self._streams_max = streams_max
         self._stream_window, self._connection_window = windows
-        self._open: dict[int, Stream] = {}
+        self._open: dict[int, Http2Stream] = {}
         self._dropped: dict[int, None] = {}
         """Streams that we reset last: what the peer sent before it knew is ignored."""
         self._resets = Budget(GRPC_RESETS_BURST_MAX, GRPC_RESETS_PER_S_MAX, now_ns)
@@ -274,7 +274,7 @@ class StreamTable:
     def __len__(self) -> int:
         return len(self._open)
 
-    def all(self) -> list[Stream]:
+    def all(self) -> list[Http2Stream]:
         """The open streams, now."""
         return list(self._open.values())
 
@@ -294,13 +294,13 @@ class StreamTable:
 
     # Beginnings and ends
 
-    def open(self, stream_id: int, content_length: int | None) -> Stream:
+    def open(self, stream_id: int, content_length: int | None) -> Http2Stream:
         """The peer begins a request."""
-        stream = Stream(stream_id, self._stream_window, self._out.initial_window, content_length)
+        stream = Http2Stream(stream_id, self._stream_window, self._out.initial_window, content_length)
         self._open[stream_id] = stream
         return stream
 
-    def answered(self, stream: Stream) -> None:
+    def answered(self, stream: Http2Stream) -> None:
         """The response has gone out whole."""
         self._resets.refund(1)
         if stream.peer_ended:
@@ -308,13 +308,13 @@ class StreamTable:
         else:
             self.drop(stream, Http2Code.NO_ERROR)
 
-    def close(self, stream: Stream) -> None:
+    def close(self, stream: Http2Stream) -> None:
         """Forget the stream; what it held of the connection's window is the peer's again."""
         del self._open[stream.id]
         self._out.forget(stream)
         self._credit_connection(self._stream_window - stream.receive_window - stream.receive_credit)
 
-    def drop(self, stream: Stream, code: Http2Code) -> None:
+    def drop(self, stream: Http2Stream, code: Http2Code) -> None:
         """Reset the stream."""
         self.close(stream)
         self.refuse(stream.id, code)
