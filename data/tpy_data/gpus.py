@@ -21,7 +21,7 @@ _NAME_BYTES = 256
 _UUID_BYTES = 16
 
 
-class DeviceMemory(NamedTuple):
+class GpuMemory(NamedTuple):
     """Bytes, of all processes together."""
 
     used: int
@@ -75,7 +75,7 @@ def compute_capability(device_id: int) -> tuple[int, int]:
     return major.value, minor.value
 
 
-def memory(device_id: int) -> DeviceMemory:
+def memory(device_id: int) -> GpuMemory:
     """The used and total memory of the device. Makes the device's context in this process, which runtimes that compute there
     share.
 
@@ -91,7 +91,7 @@ def memory(device_id: int) -> DeviceMemory:
             _require(code, device_id)
         finally:
             driver.cuDevicePrimaryCtxRelease_v2(device)
-    return DeviceMemory(used=total.value - free.value, total=total.value)
+    return GpuMemory(used=total.value - free.value, total=total.value)
 
 
 def _describe(device_id: int) -> Gpu:

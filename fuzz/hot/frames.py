@@ -17,7 +17,7 @@ from tpy.devices import NO_DEVICES
 from tpy.messages import DataType, SequencePosition, Tensor
 from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
 from tpy_data.backends.python.protocol.messages import (
-    Answer,
+    ModelAnswer,
     decode_result,
     encode_batches,
     result_of,
@@ -25,7 +25,7 @@ from tpy_data.backends.python.protocol.messages import (
     standard_result,
 )
 from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation, encode
+from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation, ReceivedFrame, encode
 
 EXECUTE = "the frame of a batch is the bytes that Python writes, or is left to Python"
 RESULT = "a result is what Python reads, bit for bit, or is left to Python; whatever Python refuses is left to it"
@@ -77,7 +77,7 @@ def run_execute(chance: Chance) -> int:
         return 1
     layout = Layout()
     header = encode_batches(batches, None, layout, on_device=False)
-    expected = b"".join(encode(Kind.EXECUTE, number, header, layout.data, layout.data_bytes))
+    expected = b"".join(encode(FrameKind.EXECUTE, number, header, layout.data, layout.data_bytes))
     if found != expected or layout.placed:
         raise Violation(f"{batches}\n  written as {found!r}\n  Python: {expected!r}")
     return 2
@@ -111,7 +111,7 @@ def run_result(chance: Chance, read: Any = standard_result) -> int:
 
 
 def _compare(header: bytes, data: bytes, read: Any) -> None:
-    message = Frame(Kind.RESULT, 1, memoryview(header), memoryview(bytearray(data)))
+    message = ReceivedFrame(FrameKind.RESULT, 1, memoryview(header), memoryview(bytearray(data)))
     found = read(message, _TEXT_BYTES_MAX)
     if found is None:
         return
@@ -124,8 +124,8 @@ def _compare(header: bytes, data: bytes, read: Any) -> None:
         raise Violation(f"{header!r}, {data!r}\n  read as {found}\n  Python: {times} {results}")
 
 
-def _result(answer: Any, message: Frame) -> ExecutionResult:
-    if not isinstance(answer, Answer):
+def _result(answer: Any, message: ReceivedFrame) -> ExecutionResult:
+    if not isinstance(answer, ModelAnswer):
         raise TypeError(f"{answer!r} is not an answer")
     return result_of(answer, message, _DEVICES, None)
 

@@ -27,9 +27,9 @@ from tpy_data.backends.python.instance.process_instance import ProcessInstance
 from tpy_data.backends.python.instance.questions import Questions
 from tpy_data.backends.python.instance.start import WorkerStart
 from tpy_data.backends.python.protocol.call_server import CallServer
-from tpy_data.backends.python.protocol.connection import Connection
+from tpy_data.backends.python.protocol.connection import WorkerConnection
 from tpy_data.backends.python.settings import read_settings
-from tpy_data.backends.python.worker.core.frames import Kind, encode
+from tpy_data.backends.python.worker.core.frames import FrameKind, encode
 from tpy_data.backends.python.worker.loader import ModelSource
 
 LIES = (
@@ -91,7 +91,7 @@ def run(chance: Chance) -> int:
         end=lambda _: "was ended",
         watch=lambda: SimpleNamespace(fileno=lambda: -1, close=lambda: None),
     )
-    connection = Connection(cast(WorkerProcess, process))
+    connection = WorkerConnection(cast(WorkerProcess, process))
     is_decoupled = chance.random() < 0.5
     try:
         instance = _serve(connection, theirs, is_decoupled=is_decoupled)
@@ -104,15 +104,15 @@ def run(chance: Chance) -> int:
         theirs.close()
 
 
-def _serve(connection: Connection, theirs: socket.socket, *, is_decoupled: bool) -> ProcessInstance:
+def _serve(connection: WorkerConnection, theirs: socket.socket, *, is_decoupled: bool) -> ProcessInstance:
     log = lambda level, text: None  # noqa: E731  # a LogLine
     server: Any = _Server()
     questions = Questions(connection, CustomMetrics(), log)
     calls = questions.calls = CallServer(connection, server, questions.waiting)
     connection.on_loss.extend((calls.cancel_all, questions.close))
-    connection.handlers[Kind.HELLO] = connection.handlers[Kind.READY] = lambda message, on_loop: True
-    connection.send(Kind.LOAD, 0, b"{}")
-    theirs.sendall(b"".join([*encode(Kind.HELLO, 0, b"{}", [], 0), *encode(Kind.READY, 0, b"{}", [], 0)]))
+    connection.handlers[FrameKind.HELLO] = connection.handlers[FrameKind.READY] = lambda message, on_loop: True
+    connection.send(FrameKind.LOAD, 0, b"{}")
+    theirs.sendall(b"".join([*encode(FrameKind.HELLO, 0, b"{}", [], 0), *encode(FrameKind.READY, 0, b"{}", [], 0)]))
     connection.read()
     loaded = msgspec.Raw(b'{"is_ready":true}')
     worker: Any = SimpleNamespace(connection=connection, questions=questions, calls=calls, loaded=loaded)
@@ -127,7 +127,9 @@ def _serve(connection: Connection, theirs: socket.socket, *, is_decoupled: bool)
     return ProcessInstance(cast(StartedWorker, worker), start, read_settings({}), log)
 
 
-def _lie(chance: Chance, connection: Connection, instance: ProcessInstance, theirs: socket.socket, *, is_decoupled: bool) -> int:
+def _lie(
+    chance: Chance, connection: WorkerConnection, instance: ProcessInstance, theirs: socket.socket, *, is_decoupled: bool
+) -> int:
     theirs.setblocking(False)
     listener = _Listener()
     senders: list[RecordingSender] = []
@@ -192,7 +194,7 @@ def _message(chance: Chance, due: int, *, is_decoupled: bool, unsaid: int) -> by
             case 0:
                 stream = chance.choice((0, 1, due + 1, 2**63))
             case 1:
-                kind = chance.choice(list(Kind))
+                kind = chance.choice(list(FrameKind))
             case _:
                 header = _changed(chance, header)
     else:
@@ -201,21 +203,21 @@ def _message(chance: Chance, due: int, *, is_decoupled: bool, unsaid: int) -> by
     return b"".join(encode(kind, stream, text, [b"\0" * 16], 16))
 
 
-def _sound(due: int, *, is_decoupled: bool, unsaid: int) -> list[tuple[Kind, int, Any]]:
+def _sound(due: int, *, is_decoupled: bool, unsaid: int) -> list[tuple[FrameKind, int, Any]]:
     answers = [None] if is_decoupled else [_ANSWER]
     return [
-        *[(Kind.NOT_STARTED, due, unsaid)] * (3 if unsaid else 0),
-        *[(Kind.RESULT, due, [[1, 2, 3], answers])] * 4,
-        (Kind.RESPONSE, due, [1, True, _ANSWER]),
-        (Kind.RESPONSE, due, [1, False, _ANSWER]),
-        (Kind.CALL, due, [0, True, ["m", -1, "", 0, 0, 0, "", [], []]]),
-        (Kind.CALL_PROGRESS, 0, [[[due, 0]], [due]]),
-        (Kind.QUERY, 3, {"type": "cancelled", "batch": due, "index": 0}),
-        (Kind.QUERY, 3, {"type": "family", "name": "f", "description": "", "kind": 0}),
-        (Kind.QUERY, 3, {"type": "model_ready", "model": "m", "version": None}),
-        (Kind.NOTIFICATION, 0, {"type": "log", "level": "info", "message": "x"}),
-        (Kind.NOTIFICATION, 9, {"type": "ready", "ready": True, "error": ""}),
-        (Kind.NOTIFICATION, 0, {"type": "change", "metric": 4, "operation": "set", "value": 1}),
+        *[(FrameKind.NOT_STARTED, due, unsaid)] * (3 if unsaid else 0),
+        *[(FrameKind.RESULT, due, [[1, 2, 3], answers])] * 4,
+        (FrameKind.RESPONSE, due, [1, True, _ANSWER]),
+        (FrameKind.RESPONSE, due, [1, False, _ANSWER]),
+        (FrameKind.CALL, due, [0, True, ["m", -1, "", 0, 0, 0, "", [], []]]),
+        (FrameKind.CALL_PROGRESS, 0, [[[due, 0]], [due]]),
+        (FrameKind.QUERY, 3, {"type": "cancelled", "batch": due, "index": 0}),
+        (FrameKind.QUERY, 3, {"type": "family", "name": "f", "description": "", "kind": 0}),
+        (FrameKind.QUERY, 3, {"type": "model_ready", "model": "m", "version": None}),
+        (FrameKind.NOTIFICATION, 0, {"type": "log", "level": "info", "message": "x"}),
+        (FrameKind.NOTIFICATION, 9, {"type": "ready", "ready": True, "error": ""}),
+        (FrameKind.NOTIFICATION, 0, {"type": "change", "metric": 4, "operation": "set", "value": 1}),
     ]
 
 

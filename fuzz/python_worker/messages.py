@@ -15,10 +15,10 @@ from tpy_data.backends.python.worker.core.frames import (
     DATA_BYTES_MAX,
     HEADER_BYTES_MAX,
     MEMORY_BYTES_MAX,
-    Frame,
     FrameDecoder,
-    Kind,
+    FrameKind,
     ProtocolViolation,
+    ReceivedFrame,
     encode,
 )
 
@@ -45,7 +45,7 @@ def expected(stream: bytes) -> tuple[list[Found], bool]:
         memory, header, data = (int.from_bytes(prefix[begin : begin + 4], "little") for begin in (4, 8, 12))
         sound = prefix[:2] == b"\x79\x70" and prefix[3] == 3 and (24 + memory + header) % 16 == 0
         too_long = memory > MEMORY_BYTES_MAX or header > HEADER_BYTES_MAX or data > DATA_BYTES_MAX
-        if not sound or too_long or prefix[2] not in {int(kind) for kind in Kind}:
+        if not sound or too_long or prefix[2] not in {int(kind) for kind in FrameKind}:
             return frames, True
         begin, middle = at + 24 + memory, at + 24 + memory + header
         end = middle + data
@@ -65,7 +65,7 @@ def run_frames(chance: Chance, decoder_of: type[FrameDecoder] = FrameDecoder) ->
         data = chance.randbytes(chance.choice((0, 1, 16, 300)))
         number = chance.choice((0, 1, 2**31, 2**64 - 1))
         memory = b"[]" * chance.choice((0, 0, 0, 1, 40))
-        pieces.append(b"".join(encode(chance.choice(list(Kind)), number, header, [data], len(data), memory)))
+        pieces.append(b"".join(encode(chance.choice(list(FrameKind)), number, header, [data], len(data), memory)))
     stream = b"".join(pieces)
     if chance.random() < 0.5:
         stream = spoiled(chance, stream)
@@ -93,7 +93,7 @@ def check_stream(stream: bytes, pieces: list[bytes], decoder_of: type[FrameDecod
     return 1 + len(frames)
 
 
-def _parts(frame: Frame, decoder: FrameDecoder) -> Found:
+def _parts(frame: ReceivedFrame, decoder: FrameDecoder) -> Found:
     return int(frame.kind), frame.stream, bytes(decoder.note or b""), bytes(frame.header), bytes(frame.data)
 
 

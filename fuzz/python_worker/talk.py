@@ -7,8 +7,8 @@ from collections import deque
 
 from fuzz.chance import Chance
 from fuzz.target import Violation
-from tpy_data.backends.python.worker.core.frames import Kind, ProtocolViolation
-from tpy_data.backends.python.worker.core.session import Session
+from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation
+from tpy_data.backends.python.worker.core.session import WorkerSession
 from tpy_data.backends.python.worker.core.windows import BYTES_MAX, RESPONSES_MAX, Receipts, Window
 
 SESSION = (
@@ -21,8 +21,15 @@ WINDOW = (
 )
 
 
-_BESIDE = {Kind.QUERY, Kind.REPLY, Kind.NOTIFICATION}
-_SERVED = _BESIDE | {Kind.RESPONSE, Kind.PROGRESS, Kind.CALL, Kind.ANSWER, Kind.CALL_PROGRESS, Kind.READY_CHECK}
+_BESIDE = {FrameKind.QUERY, FrameKind.REPLY, FrameKind.NOTIFICATION}
+_SERVED = _BESIDE | {
+    FrameKind.RESPONSE,
+    FrameKind.PROGRESS,
+    FrameKind.CALL,
+    FrameKind.ANSWER,
+    FrameKind.CALL_PROGRESS,
+    FrameKind.READY_CHECK,
+}
 
 
 class NaiveSession:
@@ -30,34 +37,40 @@ class NaiveSession:
 
     def __init__(self) -> None:
         self.broken = False
-        self.said: list[Kind] = []
+        self.said: list[FrameKind] = []
 
-    def allowed(self) -> set[Kind]:
+    def allowed(self) -> set[FrameKind]:
         """The messages that may be sent next."""
         if self.broken:
             return set()
-        steps = {Kind.LOAD, Kind.HELLO, Kind.READY, Kind.FAILED, Kind.FINALIZE, Kind.FINALIZED}
+        steps = {FrameKind.LOAD, FrameKind.HELLO, FrameKind.READY, FrameKind.FAILED, FrameKind.FINALIZE, FrameKind.FINALIZED}
         match [kind for kind in self.said if kind in steps]:
             case []:
-                return {Kind.LOAD}
-            case [Kind.LOAD]:
-                return {Kind.HELLO}
-            case [_, Kind.HELLO]:
-                return {Kind.READY, Kind.FAILED} | _BESIDE
-            case [_, _, Kind.READY]:
-                return {Kind.EXECUTE, Kind.RESULT, Kind.NOT_STARTED, Kind.FINALIZE, Kind.FAILED} | _SERVED
-            case [_, _, Kind.READY, Kind.FINALIZE]:
-                return {Kind.FINALIZED} | _SERVED
+                return {FrameKind.LOAD}
+            case [FrameKind.LOAD]:
+                return {FrameKind.HELLO}
+            case [_, FrameKind.HELLO]:
+                return {FrameKind.READY, FrameKind.FAILED} | _BESIDE
+            case [_, _, FrameKind.READY]:
+                return {
+                    FrameKind.EXECUTE,
+                    FrameKind.RESULT,
+                    FrameKind.NOT_STARTED,
+                    FrameKind.FINALIZE,
+                    FrameKind.FAILED,
+                } | _SERVED
+            case [_, _, FrameKind.READY, FrameKind.FINALIZE]:
+                return {FrameKind.FINALIZED} | _SERVED
         return set()
 
 
-_ENDS = frozenset({Kind.FINALIZE, Kind.FAILED})
+_ENDS = frozenset({FrameKind.FINALIZE, FrameKind.FAILED})
 
 
-def run_session(chance: Chance, session_of: type[Session] = Session) -> int:
+def run_session(chance: Chance, session_of: type[WorkerSession] = WorkerSession) -> int:
     """Words that may be sent, mostly."""
     session, naive = session_of(), NaiveSession()
-    kinds = list(Kind)
+    kinds = list(FrameKind)
     steps = 0
     for _ in chance.rounds((50, 60)):
         steps += 1

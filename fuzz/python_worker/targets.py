@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuzz.chance import Chance
 from fuzz.python_worker import lies, messages, talk
 from fuzz.target import Target
-from tpy_data.backends.python.worker.core.frames import FrameDecoder, Kind
+from tpy_data.backends.python.worker.core.frames import FrameDecoder, FrameKind
 from tpy_data.backends.python.worker.core.windows import Window
 
 
@@ -49,7 +49,7 @@ SESSION = Target(
     invariant=talk.SESSION,
     run=talk.run_session,
     smoke_examples=2000,
-    rules=(*(kind.name for kind in Kind), "violation", "break off"),
+    rules=(*(kind.name for kind in FrameKind), "violation", "break off"),
 )
 LIES = Target(
     name="worker_lies",

@@ -41,7 +41,7 @@ from tpy.errors import Internal, InvalidArgument, Unavailable, Unsupported
 from tpy.messages import DataType
 from tpy.testing import HostedInstance, HostedModel, batch_of, request_of
 from tpy_data.backends.onnxruntime import create
-from tpy_data.backends.onnxruntime.session import Session, from_runtime, to_runtime
+from tpy_data.backends.onnxruntime.session import OnnxSession, from_runtime, to_runtime
 from tpy_data.backends.onnxruntime.settings import SessionSettings
 
 BARE = ModelConfig(name="m", backend="onnxruntime")
@@ -133,13 +133,13 @@ print(time.process_time() - began)
 
 def test_a_model_that_is_only_looked_at_gets_no_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[int, int]] = []
-    opened = Session.__init__
+    opened = OnnxSession.__init__
 
-    def record(self: Session, path: Path, settings: SessionSettings, **rest: Any) -> None:
+    def record(self: OnnxSession, path: Path, settings: SessionSettings, **rest: Any) -> None:
         made.append((settings.intra_op_thread_count, settings.inter_op_thread_count))
         opened(self, path, settings, **rest)
 
-    monkeypatch.setattr(Session, "__init__", record)
+    monkeypatch.setattr(OnnxSession, "__init__", record)
     backend = create(BackendSettings(name="onnxruntime"))
     completed(backend, tmp_path, onnx_models.matmul())
     assert made == [(1, 1)]

@@ -32,8 +32,8 @@ from tpy_data.backends.onnxruntime.device_instance import DeviceOnnxInstance, On
 from tpy_data.backends.onnxruntime.instance import OnnxInstance
 from tpy_data.backends.onnxruntime.model import OnnxModel
 from tpy_data.backends.onnxruntime.providers import CPU, CUDA, TENSORRT, captures, providers_for
-from tpy_data.backends.onnxruntime.session import Session
-from tpy_data.backends.onnxruntime.settings import BackendConfig, SessionSettings
+from tpy_data.backends.onnxruntime.session import OnnxSession
+from tpy_data.backends.onnxruntime.settings import OnnxRuntimeConfig, SessionSettings
 
 from . import onnx_models
 
@@ -48,7 +48,7 @@ class Bound:
         self.devices = Devices([self.device], pinned_pool_bytes=1 << 20, cuda_pool_bytes={0: 0})
         path = tmp_path / "model.onnx"
         path.write_bytes(content)
-        self.session = Session(path, SessionSettings(), providers=[(CPU, {})])
+        self.session = OnnxSession(path, SessionSettings(), providers=[(CPU, {})])
         self.session.host_inputs = self.session.host_outputs = frozenset()  # all of a CPU's are
         self.config = config
         self.stream = self.device.stream()
@@ -219,7 +219,7 @@ def test_a_closed_instance(tmp_path: Path) -> None:
         bound.run({"INPUT": rows(1)})
 
 
-class Recorded(Session):
+class Recorded(OnnxSession):
     """Notes the options of each run with bound tensors."""
 
     entries: list[dict[str, str]]
@@ -366,7 +366,7 @@ class TestModels:
             devices=Devices(devices),
             log=lambda level, message: told.append(message) if level == "warning" else None,
         )
-        return OnnxModel(context, BackendConfig()), told
+        return OnnxModel(context, OnnxRuntimeConfig()), told
 
     ON_GPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_GPU)
 

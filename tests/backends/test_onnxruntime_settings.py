@@ -18,7 +18,7 @@ from tpy.config.model_config import (
 )
 from tpy.errors import InvalidArgument, TpyError, Unsupported
 from tpy_data.backends.onnxruntime.providers import CPU, CUDA, OPENVINO, TENSORRT, Provider, providers_for
-from tpy_data.backends.onnxruntime.settings import BackendConfig, SessionSettings, backend_config, session_settings
+from tpy_data.backends.onnxruntime.settings import OnnxRuntimeConfig, SessionSettings, backend_config, session_settings
 
 EVERYTHING = (TENSORRT, CUDA, OPENVINO, CPU)
 
@@ -77,10 +77,10 @@ def test_wrong_parameters(parameters: dict[str, str], text: str) -> None:
 
 
 def test_backend_config() -> None:
-    assert backend_config({}) == BackendConfig(default_max_batch_size=4)
+    assert backend_config({}) == OnnxRuntimeConfig(default_max_batch_size=4)
     assert backend_config(
         {"default-max-batch-size": "8", "enable-global-threadpool": "1", "intra_op_thread_count": "2", "other": "x"}
-    ) == BackendConfig(default_max_batch_size=8, global_thread_pool=True, intra_op_thread_count=2)
+    ) == OnnxRuntimeConfig(default_max_batch_size=8, global_thread_pool=True, intra_op_thread_count=2)
     with pytest.raises(InvalidArgument, match="failed to convert 'many' to integral number"):
         backend_config({"default-max-batch-size": "many"})
 

@@ -19,7 +19,7 @@ from tpy.errors import InvalidArgument
 from tpy.limits import DECOUPLED_RESPONSES_WAITING_MAX, RESPONSE_STATISTICS_MAX
 from tpy.messages import DataType, InferenceResponse, ModelStatistics, Tensor
 from tpy.services import RequestHandle
-from tpy_data.engine.requests.statistics import Kind, ResponseCounters
+from tpy_data.engine.requests.statistics import ResponseCounters, ResponseKind
 from tpy_data.executors.executor import ThreadExecutor
 
 from .fakes import Rig, ScriptedBackend, config, dynamic, request, rig, values
@@ -469,8 +469,8 @@ async def test_a_request_that_has_ended_is_let_go(autojump_clock: object) -> Non
 def test_response_statistics_are_bounded() -> None:
     counters = ResponseCounters()
     for index in range(RESPONSE_STATISTICS_MAX + 10):
-        counters.add(Kind.SUCCESS, index, 1, 2)
-    counters.add(Kind.EMPTY, 0, 5, 6)
+        counters.add(ResponseKind.SUCCESS, index, 1, 2)
+    counters.add(ResponseKind.EMPTY, 0, 5, 6)
     rows = counters.snapshot()
     assert len(rows) == RESPONSE_STATISTICS_MAX
     assert (rows[-1].success.count, rows[-1].success.ns) == (11, 33)

@@ -39,9 +39,9 @@ def instance_of(devices: Devices, tmp_path: Path, content: bytes, **options: str
     """An instance of a model with one input and one output of three floats; `options` are those of the CUDA provider."""
     from tpy_data.backends.onnxruntime.model import OnnxModel
     from tpy_data.backends.onnxruntime.session import start_runtime
-    from tpy_data.backends.onnxruntime.settings import BackendConfig
+    from tpy_data.backends.onnxruntime.settings import OnnxRuntimeConfig
 
-    start_runtime(BackendConfig())
+    start_runtime(OnnxRuntimeConfig())
     accelerators = ExecutionAccelerators(gpu_execution_accelerator=(ExecutionAccelerator(name="cuda", parameters=options),))
     given, made = (value.name for value in onnx_models_io(content))
     config = ModelConfig(
@@ -62,7 +62,7 @@ def instance_of(devices: Devices, tmp_path: Path, content: bytes, **options: str
         version_directory=tmp_path / "1",
         devices=devices,
     )
-    return OnnxModel(context, BackendConfig()).create_instance(ON_GPU)
+    return OnnxModel(context, OnnxRuntimeConfig()).create_instance(ON_GPU)
 
 
 def onnx_models_io(content: bytes) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType, Tensor
 from tpy_data.backends.openvino_genai.text import TextOfTokens
-from tpy_data.generation.core.answering import Answer
+from tpy_data.generation.core.answering import GeneratedAnswer
 from tpy_data.generation.core.asking import RETURNS, Asked, asked_of, cost_of, with_inputs_and_outputs
 from tpy_data.generation.core.cost import Cost
 
@@ -37,7 +37,7 @@ def asked(sampling: dict[str, Any] | None = None, **values: Any) -> Asked:
     return asked_of(1, given_inputs, {})
 
 
-def outputs(answer: Answer, *, has_room: bool = True) -> dict[str, list[Any]] | None:
+def outputs(answer: GeneratedAnswer, *, has_room: bool = True) -> dict[str, list[Any]] | None:
     result = answer.take(has_room=has_room)
     return None if result is None else {each.name: each.array.tolist() for each in result.outputs}
 
@@ -107,7 +107,7 @@ def test_a_sequence_costs_no_more_than_the_longest_that_the_model_has() -> None:
 
 
 def test_deltas_are_joined_until_there_is_room() -> None:
-    answer = Answer(asked(stream=True, return_num_output_tokens=True, return_num_input_tokens=True))
+    answer = GeneratedAnswer(asked(stream=True, return_num_output_tokens=True, return_num_input_tokens=True))
     answer.add(Delta(1, text="a", tokens=1, prompt_tokens=7))
     assert outputs(answer) == {"text_output": [b"a"], "num_output_tokens": [1], "num_input_tokens": [7]}
     assert outputs(answer) is None
@@ -121,7 +121,7 @@ def test_deltas_are_joined_until_there_is_room() -> None:
 
 
 def test_without_a_stream_all_sequences_come_together() -> None:
-    answer = Answer(asked({"n": 2}, return_finish_reason=True, return_cumulative_logprob=True, return_logprobs=True))
+    answer = GeneratedAnswer(asked({"n": 2}, return_finish_reason=True, return_cumulative_logprob=True, return_logprobs=True))
     entry = {5: Logprob(-0.5, 1, "x")}
     answer.add(Delta(1, text="x", tokens=1, prompt_tokens=2, sequence=1, logprobs=[entry], logprob=-0.5))
     answer.add(Delta(1, text="y", tokens=1, prompt_tokens=2, sequence=0, finish_reason="length"))

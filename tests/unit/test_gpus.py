@@ -84,7 +84,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 def test_queries_of_the_driver(driver: FakeDriver) -> None:
     assert gpus.compute_capability(1) == (9, 0)
-    assert gpus.memory(1) == gpus.DeviceMemory(used=50 * GIB, total=80 * GIB)
+    assert gpus.memory(1) == gpus.GpuMemory(used=50 * GIB, total=80 * GIB)
     assert (driver.retained, driver.pushed) == (0, 0)
     with pytest.raises(Internal, match="unable to get CUDA device properties for device 2: CUDA error 101"):
         gpus.compute_capability(2)

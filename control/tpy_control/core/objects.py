@@ -66,7 +66,7 @@ class LocalFile(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class CopyPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The way from a local copy to a listing: files to `fetch`, to `keep` as they are, and to `remove`."""
 
     fetch: tuple[CloudObject, ...]
@@ -113,7 +113,7 @@ def listings_of(objects: Iterable[CloudObject]) -> dict[str, ModelListing]:
     return {name: listing_of(found) for name, found in by_model.items()}
 
 
-def plan_of(listing: ModelListing, have: Mapping[str, LocalFile]) -> Plan:
+def plan_of(listing: ModelListing, have: Mapping[str, LocalFile]) -> CopyPlan:
     """The plan after which a local copy has what the listing says, and nothing else."""
     fetch: list[CloudObject] = []
     keep: list[str] = []
@@ -125,7 +125,7 @@ def plan_of(listing: ModelListing, have: Mapping[str, LocalFile]) -> Plan:
         else:
             fetch.append(file)
     remove = sorted(have.keys() - {file.path for file in listing.files})
-    return Plan(fetch=tuple(fetch), keep=tuple(keep), remove=tuple(remove))
+    return CopyPlan(fetch=tuple(fetch), keep=tuple(keep), remove=tuple(remove))
 
 
 def _unusable(path: str, parts: list[str]) -> str:

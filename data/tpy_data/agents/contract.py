@@ -20,7 +20,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Mapping[str, str]
 
 
-class HostedModel(Protocol):
+class AgentModel(Protocol):
     """A model of an agent. All methods raise TpyError."""
 
     def act(self, action: AgentAction) -> None:
@@ -39,7 +39,7 @@ class HostedModel(Protocol):
 class HostedAgent(Protocol):
     """An agent."""
 
-    def open(self, opened: Opened) -> HostedModel:
+    def open(self, opened: Opened) -> AgentModel:
         """A model's life begins. Raises TpyError."""
         ...
 

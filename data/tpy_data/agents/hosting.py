@@ -11,7 +11,7 @@ import msgspec
 from tpy.errors import Internal, InvalidArgument, TpyError
 from tpy.plugins import installed
 from tpy.repository_agent import ENTRY_POINT_GROUP, AgentAction, RepositoryAgent
-from tpy_data.agents.contract import HostedAgent, HostedModel, Opened
+from tpy_data.agents.contract import AgentModel, HostedAgent, Opened
 from tpy_data.native.library import Host, answer, host
 
 
@@ -24,18 +24,20 @@ class _NativeAgent:
         self._host.prepare(library, "repository agent")
         self._pointer: int = answer(self._host.function("tpy_agent_open")(str(library).encode()))
 
-    def open(self, opened: Opened) -> NativeModel:
+    def open(self, opened: Opened) -> NativeAgentModel:
         """See HostedAgent."""
         parameters = tuple(text for pair in opened.parameters.items() for text in pair)
         texts = (text.encode() for text in (opened.location, opened.mutable_location, opened.config))
-        return NativeModel(self._host, answer(self._host.function("tpy_agent_model_open")(self._pointer, *texts, parameters)))
+        return NativeAgentModel(
+            self._host, answer(self._host.function("tpy_agent_model_open")(self._pointer, *texts, parameters))
+        )
 
     def close(self) -> None:
         """See HostedAgent."""
         answer(self._host.function("tpy_agent_close")(self._pointer))
 
 
-class NativeModel:
+class NativeAgentModel:
     """See HostedModel."""
 
     def __init__(self, host: Host, pointer: int) -> None:
@@ -78,7 +80,7 @@ class _PythonAgent:
     def __init__(self, agent: RepositoryAgent) -> None:
         self._agent = agent
 
-    def open(self, opened: Opened) -> HostedModel:
+    def open(self, opened: Opened) -> AgentModel:
         return _PythonModel(self._agent, opened)
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ Put = Callable[[InferenceResponse], None]
 """Takes a response on the server's thread, for a thread of the program; neither blocks nor raises."""
 
 
-class Call:
+class EmbeddedCall:
     """A request under way, once it is begun. Implements ResponseSink. `paced`: a program that takes responses of a stream slowly
     slows the model down. When EMBEDDED_RESPONSES_MAX wait for it the request is paused, until half of them are taken. `is_over`
     says that the program has taken the last response."""

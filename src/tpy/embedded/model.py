@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from tpy.config import ModelConfig
-from tpy.embedded.calls import AsyncInbox, Call
+from tpy.embedded.calls import AsyncInbox, EmbeddedCall
 from tpy.embedded.engine_thread import EngineThread
 from tpy.embedded.options import check_options
 from tpy.embedded.tensors import to_tensors
@@ -131,7 +131,7 @@ class Model:
     async def stream_async(self, inputs: Mapping[str, object], **options: Unpack[RequestOptions]) -> AsyncGenerator[Response]:
         """The same for a task on asyncio or Trio; close one that is not read to its end (`contextlib.aclosing`)."""
         inbox = AsyncInbox()
-        call = Call(self._engine, self._request(inputs, options), inbox.put)
+        call = EmbeddedCall(self._engine, self._request(inputs, options), inbox.put)
         # A loop that is closed without closing its generators drops them as they are.
         lease = _Lease()
         dropped = weakref.finalize(lease, call.drop)
@@ -146,11 +146,11 @@ class Model:
             dropped.detach()
             call.cancel()
 
-    def _call(self, request: InferenceRequest) -> tuple[Call, Callable[[], InferenceResponse]]:
+    def _call(self, request: InferenceRequest) -> tuple[EmbeddedCall, Callable[[], InferenceResponse]]:
         """A call of a thread, to be begun, and what waits for its next response."""
         self._engine.require_other_thread()
         responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-        return Call(self._engine, request, responses.put), responses.get
+        return EmbeddedCall(self._engine, request, responses.put), responses.get
 
     def _required(self, response: Response | None) -> Response:
         if response is None:

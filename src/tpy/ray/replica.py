@@ -30,7 +30,7 @@ from tpy.ray.core.changes import Action, Models
 from tpy.ray.exported import ExportedMetrics
 from tpy.ray.grpc import GrpcBridge, Reply, methods
 from tpy.ray.http import HttpBridge
-from tpy.ray.replicas import Outcome, Replicas
+from tpy.ray.replicas import ChangeOutcome, Replicas
 from tpy.ray.services import of_all_replicas, perform
 from tpy.services import Services
 
@@ -149,7 +149,7 @@ class Replica:
 
     # What replicas ask of each other
 
-    async def applied(self, subject: str) -> Outcome:
+    async def applied(self, subject: str) -> ChangeOutcome:
         """The outcome of the newest change of a subject on this replica."""
         return await self._replicas.applied(subject)
 

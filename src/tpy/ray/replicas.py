@@ -75,7 +75,7 @@ def _deployed_ns() -> int:
     return time.time_ns() if application is None else int(application.last_deployed_time_s * NS_PER_S)
 
 
-class Outcome(NamedTuple):
+class ChangeOutcome(NamedTuple):
     """The result of a change on a replica."""
 
     replica: str
@@ -135,11 +135,11 @@ class Replicas:
                 continue  # it went with its version
             await self._ask_actor("adopt", known)
 
-    async def applied(self, subject: str) -> Outcome:
+    async def applied(self, subject: str) -> ChangeOutcome:
         """The outcome of the newest change of a subject, when it is over."""
         await self.sync()
         task = self._tasks.get(subject)
-        return Outcome(self.name, None if task is None else await asyncio.shield(task))
+        return ChangeOutcome(self.name, None if task is None else await asyncio.shield(task))
 
     async def wait_applied(self) -> None:
         """Wait until all changes that were taken are over."""

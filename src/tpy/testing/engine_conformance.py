@@ -42,7 +42,7 @@ class EngineUnderTest:
     failing: EngineRequest | None = None
 
 
-class Running:
+class RunningEngine:
     """An engine, and what it has generated."""
 
     def __init__(self, engine: Engine) -> None:
@@ -137,16 +137,16 @@ class EngineConformance:
         engine.close()
 
     @pytest.fixture
-    def running(self, engine: Engine) -> Iterator[Running]:
+    def running(self, engine: Engine) -> Iterator[RunningEngine]:
         """The engine, which has no requests before and after."""
-        running = Running(engine)
+        running = RunningEngine(engine)
         yield running
         for number in list(running.open):
             running.cancel(number)
         load = engine.load()
         assert (load.running, load.waiting, load.kv_blocks_used) == (0, 0, 0), "something is left in the engine"
 
-    def test_a_request_ends_with_a_reason_and_its_tokens(self, subject: EngineUnderTest, running: Running) -> None:
+    def test_a_request_ends_with_a_reason_and_its_tokens(self, subject: EngineUnderTest, running: RunningEngine) -> None:
         number = running.add(subject.prompt(0), max_tokens=5)
         running.finish()
         assert running.deltas[number][-1].finish_reason == "length"
@@ -154,12 +154,12 @@ class EngineConformance:
         assert running.text(number)
         assert len({each.prompt_tokens for each in running.deltas[number]}) == 1
 
-    def test_tokens_come_step_by_step(self, subject: EngineUnderTest, running: Running) -> None:
+    def test_tokens_come_step_by_step(self, subject: EngineUnderTest, running: RunningEngine) -> None:
         number = running.add(subject.prompt(0), max_tokens=6)
         running.finish()
         assert len(running.deltas[number]) > 1
 
-    def test_an_answer_does_not_depend_on_others(self, subject: EngineUnderTest, running: Running) -> None:
+    def test_an_answer_does_not_depend_on_others(self, subject: EngineUnderTest, running: RunningEngine) -> None:
         alone = []
         for place in range(3):
             number = running.add(subject.prompt(place))
@@ -172,20 +172,22 @@ class EngineConformance:
         running.finish()
         assert [running.text(number) for number in numbers] == alone
 
-    def test_several_sequences_of_one_prompt(self, subject: EngineUnderTest, running: Running) -> None:
+    def test_several_sequences_of_one_prompt(self, subject: EngineUnderTest, running: RunningEngine) -> None:
         number = running.add(subject.prompt(0), n=3, max_tokens=4)
         running.finish()
         assert [running.tokens(number, index) for index in range(3)] == [4, 4, 4]
         ended = [each.sequence for each in running.deltas[number] if each.finish_reason]
         assert sorted(ended) == [0, 1, 2]
 
-    def test_more_requests_than_it_has_room_for_wait_in_it(self, subject: EngineUnderTest, running: Running) -> None:
+    def test_more_requests_than_it_has_room_for_wait_in_it(self, subject: EngineUnderTest, running: RunningEngine) -> None:
         count = running.engine.limits().sequences + 2
         numbers = [running.add(subject.prompt(place), max_tokens=2) for place in range(count)]
         running.finish()
         assert [running.tokens(number) for number in numbers] == [2] * count
 
-    def test_what_is_cancelled_says_nothing_more_and_frees_its_room(self, subject: EngineUnderTest, running: Running) -> None:
+    def test_what_is_cancelled_says_nothing_more_and_frees_its_room(
+        self, subject: EngineUnderTest, running: RunningEngine
+    ) -> None:
         kept = running.add(subject.prompt(0), max_tokens=20)
         gone = running.add(subject.prompt(1), max_tokens=60)
         running.step()
@@ -199,17 +201,17 @@ class EngineConformance:
         assert len(running.deltas[gone]) == said
         assert running.tokens(kept) == 20
 
-    def test_the_last_request_may_be_cancelled(self, subject: EngineUnderTest, running: Running) -> None:
+    def test_the_last_request_may_be_cancelled(self, subject: EngineUnderTest, running: RunningEngine) -> None:
         number = running.add(subject.prompt(0), max_tokens=60)
         running.step()
         assert running.engine.load().kv_blocks_used > 0
         running.cancel(number)
         assert running.engine.load().kv_blocks_used == 0
 
-    def test_a_request_may_be_cancelled_before_its_first_step(self, subject: EngineUnderTest, running: Running) -> None:
+    def test_a_request_may_be_cancelled_before_its_first_step(self, subject: EngineUnderTest, running: RunningEngine) -> None:
         running.cancel(running.add(subject.prompt(0)))
 
-    def test_cancelling_what_has_ended_changes_nothing(self, subject: EngineUnderTest, running: Running) -> None:
+    def test_cancelling_what_has_ended_changes_nothing(self, subject: EngineUnderTest, running: RunningEngine) -> None:
         number = running.add(subject.prompt(0), max_tokens=2)
         running.finish()
         running.engine.cancel(number)
@@ -218,7 +220,7 @@ class EngineConformance:
         running.finish()
         assert running.text(again) == running.text(number)
 
-    def test_logprobs_are_there_for_each_token(self, subject: EngineUnderTest, running: Running) -> None:
+    def test_logprobs_are_there_for_each_token(self, subject: EngineUnderTest, running: RunningEngine) -> None:
         number = running.add(subject.prompt(0), max_tokens=4, logprobs=True)
         running.finish()
         entries: list[Mapping[int, Any]] = []
@@ -228,12 +230,12 @@ class EngineConformance:
         assert all(next(iter(entry.values())).logprob <= 0 for entry in entries)
 
     def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(
-        self, subject: EngineUnderTest, running: Running
+        self, subject: EngineUnderTest, running: RunningEngine
     ) -> None:
         with pytest.raises(InvalidArgument, match=r"the prompt has (about )?\d+ tokens, at most \d+ are taken"):
             running.add(subject.too_long)
 
-    def test_what_is_refused_is_named_and_harms_nobody(self, subject: EngineUnderTest, running: Running) -> None:
+    def test_what_is_refused_is_named_and_harms_nobody(self, subject: EngineUnderTest, running: RunningEngine) -> None:
         number = running.add(subject.prompt(0), max_tokens=6)
         running.step()
         for word, request in subject.refused.items():
@@ -245,7 +247,7 @@ class EngineConformance:
         running.finish()
         assert running.text(number) == running.text(again)
 
-    def test_what_fails_in_a_step_fails_alone(self, subject: EngineUnderTest, running: Running) -> None:
+    def test_what_fails_in_a_step_fails_alone(self, subject: EngineUnderTest, running: RunningEngine) -> None:
         if subject.failing is None:
             pytest.skip("the subject names no failing request")
         expected = running.add(subject.prompt(0), max_tokens=8)
@@ -261,7 +263,7 @@ class EngineConformance:
 
     def test_an_engine_with_requests_may_be_closed(self, subject: EngineUnderTest) -> None:
         engine = subject.create()
-        running = Running(engine)
+        running = RunningEngine(engine)
         running.add(subject.prompt(0), max_tokens=60)
         running.step()
         engine.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpy import messages
 from tpy.clock import SystemClock
-from tpy.embedded.calls import AsyncInbox, Call
+from tpy.embedded.calls import AsyncInbox, EmbeddedCall
 from tpy.embedded.options import check_options
 from tpy.errors import Cancelled
 from tpy.messages import HOST, SequencePosition
@@ -130,7 +130,9 @@ class _Responses:
         self._raise_on_error = raise_on_error
         self._put = put
         self._made = request.response_queue is not None
-        self._call = Call(request.model.engine, request.to_message(), self._put_both if self._made else put, paced=not self._made)
+        self._call = EmbeddedCall(
+            request.model.engine, request.to_message(), self._put_both if self._made else put, paced=not self._made
+        )
 
     def _begin(self) -> None:
         with as_triton():

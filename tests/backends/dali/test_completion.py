@@ -12,21 +12,21 @@ from tpy.config.model_config import DynamicBatching, ModelInput, ModelOutput, Te
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType
 from tpy_data.backends.dali.completion import complete, validate
-from tpy_data.backends.dali.description import PipelineDescription, TensorDescription
+from tpy_data.backends.dali.description import PipelineDescription, PipelineTensor
 from tpy_data.backends.dali.settings import backend_config, model_settings
 
 PIPELINE = PipelineDescription(
     inputs=(
-        TensorDescription(name="a", datatype=DataType.FP16, dimensions=1),
-        TensorDescription(name="b", datatype=DataType.FP16, dimensions=1),
+        PipelineTensor(name="a", datatype=DataType.FP16, dimensions=1),
+        PipelineTensor(name="b", datatype=DataType.FP16, dimensions=1),
     ),
     outputs=(
-        TensorDescription(name="first", datatype=DataType.FP16, dimensions=1),
-        TensorDescription(name="second", datatype=DataType.FP32, dimensions=0),
+        PipelineTensor(name="first", datatype=DataType.FP16, dimensions=1),
+        PipelineTensor(name="second", datatype=DataType.FP32, dimensions=0),
     ),
     max_batch_size=256,
 )
-SILENT = PipelineDescription(inputs=(TensorDescription(name="a"),), outputs=(TensorDescription(name="o"),), max_batch_size=2)
+SILENT = PipelineDescription(inputs=(PipelineTensor(name="a"),), outputs=(PipelineTensor(name="o"),), max_batch_size=2)
 
 
 def config(**fields: Any) -> ModelConfig:

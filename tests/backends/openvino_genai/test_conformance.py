@@ -7,7 +7,7 @@ import pytest
 from tests.backends.openvino_genai.smollm2 import gguf_file
 from tpy.backend.engine import Engine, EngineRequest
 from tpy.testing.engine_conformance import EngineConformance, EngineUnderTest
-from tpy_data.backends.openvino_genai.model_folder import ModelFacts
+from tpy_data.backends.openvino_genai.model_folder import LanguageModelFacts
 from tpy_data.backends.openvino_genai.settings import EngineSettings
 
 
@@ -16,7 +16,7 @@ def _create() -> Engine:
     from tpy_data.backends.openvino_genai.engine import GenAiEngine
 
     settings = EngineSettings(num_kv_blocks=256, max_num_seqs=4, max_num_batched_tokens=256, max_model_len=1000)
-    return GenAiEngine(ModelFacts(path=path, context=8192, vocabulary=49_152), "CPU", settings, {})
+    return GenAiEngine(LanguageModelFacts(path=path, context=8192, vocabulary=49_152), "CPU", settings, {})
 
 
 def _asking(**sampling: object) -> EngineRequest:

@@ -15,7 +15,7 @@ from tpy.config.model_config import ModelParameter
 from tpy.errors import InvalidArgument, TpyError, Unavailable
 from tpy.units import GIB, MIB
 from tpy_data.backends.openvino_genai.gguf import read_metadata
-from tpy_data.backends.openvino_genai.model_folder import ModelFacts, facts_of
+from tpy_data.backends.openvino_genai.model_folder import LanguageModelFacts, facts_of
 from tpy_data.backends.openvino_genai.settings import settings_of
 
 U32, STRING, ARRAY = 4, 8, 9
@@ -110,11 +110,11 @@ def test_no_file_is_said_with_what_is_there(tmp_path: Path) -> None:
         facts_of(context(tmp_path))
 
 
-FACTS = ModelFacts(path=Path(), context=1000, layers=4, kv_width=1024)
+FACTS = LanguageModelFacts(path=Path(), context=1000, layers=4, kv_width=1024)
 BLOCK_BYTES = int(2 * 4 * 1024 * 1.25) * 32
 
 
-def settings(available: int = GIB, facts: ModelFacts = FACTS, **parameters: str) -> Any:
+def settings(available: int = GIB, facts: LanguageModelFacts = FACTS, **parameters: str) -> Any:
     return settings_of(context(Path(), **parameters).config, facts, available)
 
 

@@ -111,7 +111,7 @@ RESPONSE = pb_utils.InferenceResponse([])
 
 @pytest.fixture(autouse=True)
 def heard() -> Iterator[None]:
-    context.set_for_thread(context.ModelContext(".", HEARD.log, HEARD, HEARD))
+    context.set_for_thread(context.RunnerContext(".", HEARD.log, HEARD, HEARD))
     yield
     context.set_for_thread(None)
 

@@ -13,9 +13,9 @@ from tests.backends.python.calls import Call, FakeServer
 from tpy.errors import Unavailable
 from tpy_data.backends.python.protocol import call_server
 from tpy_data.backends.python.protocol.call_server import CallServer
-from tpy_data.backends.python.protocol.connection import Connection
+from tpy_data.backends.python.protocol.connection import WorkerConnection
 from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import Frame, Kind
+from tpy_data.backends.python.worker.core.frames import FrameKind, ReceivedFrame
 from tpy_data.backends.python.worker.datatypes import number_of
 
 BYTES_MAX = 1000
@@ -38,11 +38,11 @@ class Rig:
         )
         self.is_lost = False
         self.server = FakeServer(lambda call: None)
-        self.calls = CallServer(cast(Connection, connection), self.server, lambda number: None)
-        self._take = connection.handlers[Kind.CALL]
+        self.calls = CallServer(cast(WorkerConnection, connection), self.server, lambda number: None)
+        self._take = connection.handlers[FrameKind.CALL]
 
-    def _sent(self, kind: Kind, stream: int, header: bytes, *_: object) -> None:
-        assert kind is Kind.ANSWER
+    def _sent(self, kind: FrameKind, stream: int, header: bytes, *_: object) -> None:
+        assert kind is FrameKind.ANSWER
         self.answers.append((stream, json.loads(header)[1][0]))
 
     def call(self, number: int, size: int) -> Call | None:
@@ -52,7 +52,7 @@ class Rig:
         assert datatype is not None
         called = ["n", -1, "", 0, 0, 0, "", [], [layout.add("IN", datatype, array)]]
         header = memoryview(json.dumps([0, False, called]).encode())
-        assert self._take(Frame(Kind.CALL, number, header, memoryview(b"".join(layout.data))), False)
+        assert self._take(ReceivedFrame(FrameKind.CALL, number, header, memoryview(b"".join(layout.data))), False)
         return self.server.calls[-1] if self.server.count > before else None
 
 

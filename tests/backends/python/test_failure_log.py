@@ -13,7 +13,7 @@ from tests.backends.python.test_decoupled import FINAL, ask, told
 from tests.e2e.waiting import wait_until
 from tpy.errors import Internal
 from tpy_data.backends.python.worker import context
-from tpy_data.backends.python.worker.failure_log import REPORTS_MAX, WINDOW_S, FailureLog
+from tpy_data.backends.python.worker.failure_log import REPORTS_MAX, WINDOW_S, InstanceFailureLog
 from tpy_data.backends.python.worker.failures import ModelFailure
 
 RAISES = """
@@ -122,14 +122,14 @@ def test_auto_complete_config(make: Serve) -> None:
 @pytest.fixture
 def lines() -> Iterator[list[str]]:
     logged: list[str] = []
-    context.set_for_thread(context.ModelContext("", lambda level, text: logged.append(f"{level} {text}")))
+    context.set_for_thread(context.RunnerContext("", lambda level, text: logged.append(f"{level} {text}")))
     yield logged
     context.set_for_thread(None)
 
 
 def test_many_failures_are_counted(lines: list[str]) -> None:
     now_s = [0.0]
-    log = FailureLog("m", lambda: now_s[0])
+    log = InstanceFailureLog("m", lambda: now_s[0])
     for number in range(1000):
         log.report("execute", ValueError(str(number)))
     assert len(lines) == REPORTS_MAX
@@ -145,7 +145,7 @@ def test_ids_are_bounded_and_what_cannot_be_shown_is_not_waited_for(lines: list[
         def __str__(self) -> str:
             raise ValueError("no text")
 
-    log = FailureLog("m")
+    log = InstanceFailureLog("m")
     log.report("execute", Odd(), ["x" * 10_000, "", *map(str, range(30))])
     assert "and 23 more" in lines[0]
     assert len(lines[0]) < 1500

@@ -11,7 +11,7 @@ import pytest
 
 from tpy_data.backends.python.worker import endpoint as endpoint_module
 from tpy_data.backends.python.worker.core.batch import INLINE_BYTES_MAX, Layout
-from tpy_data.backends.python.worker.core.frames import Kind
+from tpy_data.backends.python.worker.core.frames import FrameKind
 from tpy_data.backends.python.worker.endpoint import NO_TENSORS, Endpoint
 from tpy_data.backends.python.worker.segments import Borrower, Lender
 
@@ -61,14 +61,14 @@ def test_the_servers_end_leaves_the_pages_of_dropped_segments_to_the_worker() ->
     loans = [loan for size in (100_000, 40_000_000, 40_000_000) if (loan := server.lend(_large(size))) is not None]
     watched = os.dup(loans[0].descriptor)
     for loan in loans:
-        server.write(Kind.HELLO, 0, b"{}", NO_TENSORS, loan)
+        server.write(FrameKind.HELLO, 0, b"{}", NO_TENSORS, loan)
         worker.receive()  # and nobody looks at the tensor
-    worker.write(Kind.HELLO, 0, b"{}")
+    worker.write(FrameKind.HELLO, 0, b"{}")
     server.receive()
     assert os.fstat(watched).st_blocks > 0
     server.give_memory_back()
     assert server.has_note, "the worker is told by the message that follows"
-    server.write(Kind.HELLO, 0, b"{}")
+    server.write(FrameKind.HELLO, 0, b"{}")
     del loans, loan
     worker.receive()
     assert _mappings(watched) == 0, "unmapped by both, its memory is free"
@@ -89,16 +89,16 @@ def test_an_end_that_waits_for_long_gives_memory_back(monkeypatch: pytest.Monkey
 
     def trim() -> None:
         trims.append(len(trims))
-        theirs.write(Kind.HELLO, 0, b"{}")
+        theirs.write(FrameKind.HELLO, 0, b"{}")
 
     monkeypatch.setattr(endpoint_module, "IDLE_MS", 1)
     monkeypatch.setattr(endpoint_module, "trim", trim)
     loan = ours.lend(_large())
     assert loan is not None
     watched = os.dup(loan.descriptor)
-    ours.write(Kind.HELLO, 0, b"{}", NO_TENSORS, loan)
+    ours.write(FrameKind.HELLO, 0, b"{}", NO_TENSORS, loan)
     theirs.receive()  # and nobody looks at the tensor
-    theirs.write(Kind.HELLO, 0, b"{}")
+    theirs.write(FrameKind.HELLO, 0, b"{}")
     ours.receive()
     assert os.fstat(watched).st_blocks > 0
     ours.receive()

@@ -38,22 +38,22 @@ from tpy_data.backends.python.worker.core.frames import (
     PREFIX_BYTES,
     VERSION,
     FrameDecoder,
-    Kind,
+    FrameKind,
     ProtocolViolation,
     encode,
 )
-from tpy_data.backends.python.worker.core.session import LEGAL_MOVES, Session, State
+from tpy_data.backends.python.worker.core.session import LEGAL_MOVES, SessionState, WorkerSession
 from tpy_data.backends.python.worker.core.windows import BYTES_MAX, Receipts
 from tpy_data.backends.python.worker.endpoint import RECEIVE_BYTES, Closed, Endpoint, Foreign, Unread
 from tpy_data.backends.python.worker.segments import SEGMENT_BYTES_MIN, Borrower, Lender
 
 frames = st.tuples(
-    st.sampled_from(Kind), st.binary(max_size=200).map(lambda raw: raw.replace(b" ", b"_")), st.binary(max_size=200)
+    st.sampled_from(FrameKind), st.binary(max_size=200).map(lambda raw: raw.replace(b" ", b"_")), st.binary(max_size=200)
 )
 
 
 @given(st.lists(frames, max_size=6), st.integers(1, 64))
-def test_frames_come_out_as_they_went_in_however_they_are_cut(sent: list[tuple[Kind, bytes, bytes]], step: int) -> None:
+def test_frames_come_out_as_they_went_in_however_they_are_cut(sent: list[tuple[FrameKind, bytes, bytes]], step: int) -> None:
     stream = b"".join(b"".join(encode(kind, 7, header, [data], len(data))) for kind, header, data in sent)
     decoder = FrameDecoder()
     got = []
@@ -106,31 +106,31 @@ def test_what_was_taken_is_told_from_half_a_window_on(sizes: list[int], told: li
         assert [receipts.taken(1) for _ in sizes] == told
 
 
-WAY = (Kind.LOAD, Kind.HELLO, Kind.READY, Kind.FINALIZE, Kind.FINALIZED)
+WAY = (FrameKind.LOAD, FrameKind.HELLO, FrameKind.READY, FrameKind.FINALIZE, FrameKind.FINALIZED)
 """The moves from each state to the next."""
 
 
-def session_in(state: State) -> Session:
-    session = Session()
-    if state is State.BROKEN:
+def session_in(state: SessionState) -> WorkerSession:
+    session = WorkerSession()
+    if state is SessionState.BROKEN:
         session.break_off()
     for kind in WAY:
-        if session.state is not state and state is not State.BROKEN:
+        if session.state is not state and state is not SessionState.BROKEN:
             session.apply(kind)
     assert session.state is state
     return session
 
 
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("kind", Kind)
-def test_only_what_the_table_says_may_be_said(state: State, kind: Kind) -> None:
+@pytest.mark.parametrize("state", SessionState)
+@pytest.mark.parametrize("kind", FrameKind)
+def test_only_what_the_table_says_may_be_said(state: SessionState, kind: FrameKind) -> None:
     session = session_in(state)
     assert session.may(kind) is ((state, kind) in LEGAL_MOVES)
     after = LEGAL_MOVES.get((state, kind))
     if after is None:
         with pytest.raises(ProtocolViolation, match=f"{kind.name} while {state.value}"):
             session.apply(kind)
-        assert session.state is State.BROKEN
+        assert session.state is SessionState.BROKEN
     else:
         session.apply(kind)
         assert session.state is after
@@ -324,7 +324,7 @@ def test_segments_that_are_none() -> None:
         borrower.borrow(number, size, file_number)
 
 
-def send(endpoint: Endpoint, kind: Kind, data: tuple[bytes, ...] = (), file: int = -1) -> None:
+def send(endpoint: Endpoint, kind: FrameKind, data: tuple[bytes, ...] = (), file: int = -1) -> None:
     buffers = encode(kind, 1, b"{}", list(data), sum(map(len, data)))
     endpoint.send(buffers, sum(map(len, buffers)), file)
 
@@ -332,10 +332,10 @@ def send(endpoint: Endpoint, kind: Kind, data: tuple[bytes, ...] = (), file: int
 def test_an_endpoint_carries_frames_and_files() -> None:
     left, right = (Endpoint(end, writable=True) for end in socket.socketpair())
     file = os.memfd_create("x")
-    send(left, Kind.EXECUTE, (b"12345678" * 2,) * 100, file)
+    send(left, FrameKind.EXECUTE, (b"12345678" * 2,) * 100, file)
     os.close(file)
     frame = right.receive()
-    assert (frame.kind, frame.stream, bytes(frame.data)) == (Kind.EXECUTE, 1, b"12345678" * 200)
+    assert (frame.kind, frame.stream, bytes(frame.data)) == (FrameKind.EXECUTE, 1, b"12345678" * 200)
     os.close(right.take_file())
     with pytest.raises(ProtocolViolation, match="without its file"):
         right.take_file()
@@ -343,14 +343,14 @@ def test_an_endpoint_carries_frames_and_files() -> None:
     with pytest.raises(Closed, match="end of stream"):
         right.receive()
     with pytest.raises(Closed):
-        send(right, Kind.RESULT)
+        send(right, FrameKind.RESULT)
     right.close()
 
 
 @pytest.mark.parametrize("size", [100, 100_000, 1_000_000])
 def test_what_is_not_taken_at_once_is_the_rest(size: int) -> None:
     left, right = (Endpoint(end, writable=True) for end in socket.socketpair())
-    buffers = encode(Kind.EXECUTE, 1, b"{}", [b"x" * size], size)
+    buffers = encode(FrameKind.EXECUTE, 1, b"{}", [b"x" * size], size)
     total = sum(map(len, buffers))
     rest = left.send(buffers, total, wait=False)
     assert (rest is None) is (size < 200_000)
@@ -370,19 +370,19 @@ def test_what_the_other_end_had_not_read_is_known() -> None:
     for size in (0, 8, 15):
         left, right = socket.socketpair()
         endpoint = Endpoint(left, writable=True)
-        send(endpoint, Kind.EXECUTE)
+        send(endpoint, FrameKind.EXECUTE)
         assert len(right.recv(size)) == size
-        right.send(b"".join(encode(Kind.HELLO, 0, b"", [], 0)))
+        right.send(b"".join(encode(FrameKind.HELLO, 0, b"", [], 0)))
         right.close()
-        assert endpoint.receive().kind is Kind.HELLO
+        assert endpoint.receive().kind is FrameKind.HELLO
         with pytest.raises(Unread):
             endpoint.receive()
         with pytest.raises(Unread):
-            send(endpoint, Kind.EXECUTE)
+            send(endpoint, FrameKind.EXECUTE)
         endpoint.close()
     left, right = socket.socketpair()
     endpoint = Endpoint(left, writable=True)
-    send(endpoint, Kind.EXECUTE)
+    send(endpoint, FrameKind.EXECUTE)
     right.recv(100)
     right.close()
     with pytest.raises(Closed) as caught:
@@ -410,7 +410,7 @@ def test_a_closed_endpoint_keeps_no_buffer() -> None:
 def test_an_endpoint_is_of_one_process() -> None:
     left, right = socket.socketpair()
     endpoint = Endpoint(left, writable=True, process=os.getpid() + 1)
-    for use in (endpoint.require_own, endpoint.receive, lambda: send(endpoint, Kind.RESULT)):
+    for use in (endpoint.require_own, endpoint.receive, lambda: send(endpoint, FrameKind.RESULT)):
         with pytest.raises(Foreign):
             use()
     right.setblocking(False)
@@ -425,12 +425,12 @@ def test_an_endpoint_carries_shared_memory_and_gives_it_back() -> None:
     for number in range(6):
         layout = Layout()
         descriptor = layout.add("x", 2, np.full(100_000, number, np.uint8))
-        left.write(Kind.EXECUTE, number, b"{}", layout, left.lend(layout))
+        left.write(FrameKind.EXECUTE, number, b"{}", layout, left.lend(layout))
         message = right.receive()
         assert message.stream == number
         assert read(descriptor, message.data, message.segment).tolist() == [number] * 100_000
         del message
-        right.write(Kind.RESULT, number, b"{}")  # with which it goes back
+        right.write(FrameKind.RESULT, number, b"{}")  # with which it goes back
         left.receive()
     assert Path("/proc/self/maps").read_text().count("memfd:tpy-tensors") <= 2, "written by one, mapped by the other"
     left.close()
@@ -444,7 +444,7 @@ def test_notes_about_memory_that_are_none(note: bytes) -> None:
     ours, theirs = socket.socketpair()
     endpoint = Endpoint(ours, writable=False)
     note += b" " * (-len(note) % ALIGNMENT)
-    theirs.sendall(b"".join(encode(Kind.RESULT, 1, b"{}", [], 0, note)))
+    theirs.sendall(b"".join(encode(FrameKind.RESULT, 1, b"{}", [], 0, note)))
     with pytest.raises(ProtocolViolation, match=r"note about memory|was not lent"):
         endpoint.receive()
     endpoint.close()

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpy_data.backends.python.worker.connection import Connection
+from tpy_data.backends.python.worker.connection import ServerConnection
 from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import Frame, FrameDecoder, Kind, encode
+from tpy_data.backends.python.worker.core.frames import FrameDecoder, FrameKind, ReceivedFrame, encode
 from tpy_data.backends.python.worker.endpoint import Endpoint
 from tpy_data.backends.python.worker.failures import TritonModelException
 from tpy_data.backends.python.worker.segments import Lender, Loan
@@ -26,17 +26,17 @@ class Worker:
 
     def __init__(self) -> None:
         ours, self.theirs = socket.socketpair()
-        self.connection = Connection(Endpoint(ours, writable=True, process=os.getpid()))
+        self.connection = ServerConnection(Endpoint(ours, writable=True, process=os.getpid()))
         self.answers = 0
-        self.connection.handlers[Kind.ANSWER] = self._take
+        self.connection.handlers[FrameKind.ANSWER] = self._take
 
-    def _take(self, message: Frame) -> None:
+    def _take(self, message: ReceivedFrame) -> None:
         self.answers += 1
 
     def answer(self) -> None:
-        self.theirs.sendall(b"".join(encode(Kind.ANSWER, 1, b"{}", [], 0)))
+        self.theirs.sendall(b"".join(encode(FrameKind.ANSWER, 1, b"{}", [], 0)))
 
-    def sent(self) -> list[Kind]:
+    def sent(self) -> list[FrameKind]:
         """The kinds of the messages that were sent."""
         decoder = FrameDecoder()
         decoder.feed(self.theirs.recv(1 << 20))
@@ -124,14 +124,14 @@ def test_garbage_is_collected_while_memory_is_lent(worker: Worker, monkeypatch: 
 
     def collect(self: Lender, size: int) -> Loan:
         self.dropped.append(7)
-        worker.connection.post(Kind.NOTIFICATION, 0, {})
+        worker.connection.post(FrameKind.NOTIFICATION, 0, {})
         return take(self, size)
 
     monkeypatch.setattr(Lender, "take", collect)
     layout = Layout()
     layout.add("OUT", 11, np.zeros(100_000, np.float32))
-    assert _ends(worker, lambda: worker.connection.send(Kind.RESULT, 1, "[]", layout))
-    assert worker.sent() == [Kind.NOTIFICATION, Kind.RESULT]
+    assert _ends(worker, lambda: worker.connection.send(FrameKind.RESULT, 1, "[]", layout))
+    assert worker.sent() == [FrameKind.NOTIFICATION, FrameKind.RESULT]
 
 
 def test_garbage_is_collected_while_what_other_garbage_said_is_sent(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,14 +146,14 @@ def test_garbage_is_collected_while_what_other_garbage_said_is_sent(worker: Work
         return write(self, *message)
 
     monkeypatch.setattr(Endpoint, "write", collect)
-    assert _ends(worker, lambda: worker.connection.post(Kind.CALL_PROGRESS, 0, []))
-    assert worker.sent() == [Kind.CALL_PROGRESS, Kind.NOTIFICATION]
+    assert _ends(worker, lambda: worker.connection.post(FrameKind.CALL_PROGRESS, 0, []))
+    assert worker.sent() == [FrameKind.CALL_PROGRESS, FrameKind.NOTIFICATION]
 
 
 def test_a_forked_process_does_not_wait_for_threads_that_it_has_not(worker: Worker) -> None:
     """Another thread was sending, and the server was behind, when the model forked: the lock is nobody's in the child."""
     text = " " * 1_000_000
-    thread = threading.Thread(target=lambda: worker.connection.send(Kind.NOTIFICATION, 0, text))
+    thread = threading.Thread(target=lambda: worker.connection.send(FrameKind.NOTIFICATION, 0, text))
     thread.start()
     worker.theirs.recv(1, socket.MSG_PEEK)  # it is at it
     with warnings.catch_warnings():

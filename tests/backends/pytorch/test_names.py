@@ -21,10 +21,10 @@ from tpy.config.model_config import (
 from tpy.errors import InvalidArgument, Unsupported
 from tpy.messages import DataType
 from tpy_data.backends.pytorch.names import input_positions, output_positions
-from tpy_data.backends.pytorch.signature import Argument, Result, Signature, read_call_spec
+from tpy_data.backends.pytorch.signature import ModuleInput, ModuleOutput, ModuleSignature, read_call_spec
 
-TWO = Signature(inputs=(Argument(name="image"), Argument(name="mask")), outputs=(Result(), Result()))
-OPEN = Signature(inputs=(Argument(name="image"),))
+TWO = ModuleSignature(inputs=(ModuleInput(name="image"), ModuleInput(name="mask")), outputs=(ModuleOutput(), ModuleOutput()))
+OPEN = ModuleSignature(inputs=(ModuleInput(name="image"),))
 
 
 def _config(*inputs: str, outputs: tuple[str, ...] = (), **fields: Any) -> ModelConfig:
@@ -82,8 +82,10 @@ def test_names_of_outputs(names: tuple[str, ...], positions: list[int]) -> None:
     assert output_positions(_config(outputs=names), TWO) == dict(zip(names, positions, strict=True))
 
 
-KEYED = Signature(inputs=(Argument(name="image"),), outputs=(Result(key="box"), Result(key="mask")))
-DICT = Signature(inputs=(Argument(name="image"),), outputs=(Result(key="box"), Result(key="mask")), gives_dict=True)
+KEYED = ModuleSignature(inputs=(ModuleInput(name="image"),), outputs=(ModuleOutput(key="box"), ModuleOutput(key="mask")))
+DICT = ModuleSignature(
+    inputs=(ModuleInput(name="image"),), outputs=(ModuleOutput(key="box"), ModuleOutput(key="mask")), gives_dict=True
+)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ DICT = Signature(inputs=(Argument(name="image"),), outputs=(Result(key="box"), R
     ],
 )
 def test_results_that_a_configuration_leaves_out_give_a_warning(
-    signature: Signature, names: tuple[str, ...], left_out: str
+    signature: ModuleSignature, names: tuple[str, ...], left_out: str
 ) -> None:
     lines: list[str] = []
     output_positions(_config(outputs=names), signature, lines.append)
@@ -114,7 +116,7 @@ def test_an_output_that_the_model_does_not_have() -> None:
 
 
 def test_keys_of_dicts() -> None:
-    either = Signature(takes_dict=True, gives_dict=True)
+    either = ModuleSignature(takes_dict=True, gives_dict=True)
     config = _config("b", "a", outputs=("y", "x__7"))
     assert input_positions(config, either) == {"b": 0, "a": 1}
     assert output_positions(config, either) == {"y": "y", "x__7": "x__7"}
@@ -128,7 +130,7 @@ def test_control_tensors_states_and_batch_inputs() -> None:
     made = BatchInput(
         kind=BatchInputKind.BATCH_ELEMENT_COUNT, target_name=("count",), data_type=DataType.FP32, source_input=("X__0",)
     )
-    model = Signature(inputs=tuple(Argument(name=name) for name in "abcd"), outputs=(Result(), Result()))
+    model = ModuleSignature(inputs=tuple(ModuleInput(name=name) for name in "abcd"), outputs=(ModuleOutput(), ModuleOutput()))
     batching = SequenceBatching(control_input=(control,), state=(state,))
     config = _config("X__0", outputs=("Y__1",), sequence_batching=batching, batch_input=(made,))
     assert input_positions(config, model) == {"X__0": 0, "START__2": 2, "S__1": 1, "count": 3}
@@ -180,7 +182,7 @@ def test_the_call_specification_of_a_package() -> None:
 def test_a_package_that_returns_one_tensor() -> None:
     whole = _spec("builtins.tuple", "null", _spec("builtins.tuple", "null", LEAF), _spec("builtins.dict", '"[]"'))
     signature = read_call_spec(f"[1, {whole}]", f"[1, {LEAF}]")
-    assert signature.outputs == (Result(path="RESULT"),)
+    assert signature.outputs == (ModuleOutput(path="RESULT"),)
 
 
 @pytest.mark.parametrize("text", ["", "no JSON", "[2, {}]", "[1, 5]", "{}", "5"])

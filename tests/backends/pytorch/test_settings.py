@@ -16,7 +16,7 @@ from tpy.errors import InvalidArgument, Unsupported
 from tpy.messages import DataType
 from tpy.testing import HostedModel
 from tpy.testing.resources import measure
-from tpy_data.backends.pytorch.signature import Argument, Result, Signature
+from tpy_data.backends.pytorch.signature import ModuleInput, ModuleOutput, ModuleSignature
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make setup-torch")
 
@@ -25,7 +25,7 @@ from tests.backends.pytorch.models import Log, config, context_of, inputs, outpu
 from tpy_data.backends.pytorch import model as model_module  # noqa: E402
 from tpy_data.backends.pytorch.archive import FileKind  # noqa: E402
 from tpy_data.backends.pytorch.model import INTEROP_THREADS, SETTERS, ProcessSettings  # noqa: E402
-from tpy_data.backends.pytorch.settings import ModelSettings, model_settings, without_meaning  # noqa: E402
+from tpy_data.backends.pytorch.settings import PyTorchModelSettings, model_settings, without_meaning  # noqa: E402
 
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)
 
@@ -42,7 +42,7 @@ class Seen(msgspec.Struct, frozen=True):
 class Asking:
     """In place of a program: looks at how it is run."""
 
-    signature = Signature(inputs=(Argument(name="x"),), outputs=(Result(),))
+    signature = ModuleSignature(inputs=(ModuleInput(name="x"),), outputs=(ModuleOutput(),))
     writes_inputs = keeps_outputs = False
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class TestValues:
             TORCH_COMPILE_OPTIONAL_PARAMETERS="",
             something_else="x",
         )
-        assert model_settings(given) == ModelSettings(
+        assert model_settings(given) == PyTorchModelSettings(
             interop_threads=2,
             optimized_execution=False,
             inference_mode=False,
@@ -217,7 +217,7 @@ class TestWholeProcess:
         process = ProcessSettings({"ENABLE_JIT_PROFILING": set_to.append})
         log = Log()
         for name, value in (("a", False), ("b", False), ("c", True)):
-            process.apply(name, ModelSettings(jit_switches={"ENABLE_JIT_PROFILING": value}), log)
+            process.apply(name, PyTorchModelSettings(jit_switches={"ENABLE_JIT_PROFILING": value}), log)
         assert set_to == [False]
         assert log.warnings() == [
             "model 'c': ENABLE_JIT_PROFILING True has no effect: it holds for the whole process, where model 'a' set it to False"
@@ -228,14 +228,14 @@ class TestWholeProcess:
             raise RuntimeError("parallel work has started")
 
         log = Log()
-        ProcessSettings({INTEROP_THREADS: refuse}).apply("a", ModelSettings(interop_threads=2), log)
+        ProcessSettings({INTEROP_THREADS: refuse}).apply("a", PyTorchModelSettings(interop_threads=2), log)
         assert log.warnings() == ["model 'a': INTER_OP_THREAD_COUNT 2 has no effect: parallel work has started"]
 
     def test_every_setting_is_taken_by_pytorch(self) -> None:
         """With the values that it has already, or has by default."""
         switches = {key: True for key in SETTERS if key != INTEROP_THREADS}
         log = Log()
-        ProcessSettings().apply("a", ModelSettings(jit_switches=switches), log)
+        ProcessSettings().apply("a", PyTorchModelSettings(jit_switches=switches), log)
         assert log.warnings() == []
 
 

@@ -30,7 +30,7 @@ from tests.backends.tensorflow.models import config  # noqa: E402
 from tpy_data.backends.tensorflow import create  # noqa: E402
 from tpy_data.backends.tensorflow.graph import LoadedGraph  # noqa: E402
 from tpy_data.backends.tensorflow.model import TensorFlowModel  # noqa: E402
-from tpy_data.backends.tensorflow.settings import BackendConfig, model_settings  # noqa: E402
+from tpy_data.backends.tensorflow.settings import TensorFlowConfig, model_settings  # noqa: E402
 
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)
 GATHERING: dict[str, Any] = {
@@ -178,7 +178,7 @@ class TestSessions:
         self, backend: Backend, tmp_path: Path, saved: Path, share: str | None, sessions: int
     ) -> None:
         given = {} if share is None else parameters(MAX_SESSION_SHARE_COUNT=share)
-        model = TensorFlowModel(gathering(tmp_path, saved, **GATHERING, parameters=given), BackendConfig())
+        model = TensorFlowModel(gathering(tmp_path, saved, **GATHERING, parameters=given), TensorFlowConfig())
         model.prepare()
         graphs = [model.graph(placement) for placement in self.placements()]
         assert len({id(each.session) for each in graphs}) == sessions
@@ -240,7 +240,7 @@ class TestSessions:
 
     def test_threads(self, saved: Path, tmp_path: Path) -> None:
         given = parameters(TF_NUM_INTRA_THREADS="7", TF_NUM_INTER_THREADS="3")
-        model = TensorFlowModel(gathering(tmp_path, saved, **GATHERING, parameters=given), BackendConfig())
+        model = TensorFlowModel(gathering(tmp_path, saved, **GATHERING, parameters=given), TensorFlowConfig())
         before = native_threads()
         model.prepare()
         assert len(native_threads() - before) >= 8  # those of earlier sessions may end meanwhile

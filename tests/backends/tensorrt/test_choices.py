@@ -21,7 +21,7 @@ from tpy.config.model_config import (
 from tpy.errors import InvalidArgument
 from tpy_data.backends.tensorrt.graph_specs import GraphShapes, closest, graph_specs
 from tpy_data.backends.tensorrt.profiles import choose, distance, refusal
-from tpy_data.backends.tensorrt.signature import Extent, Profile
+from tpy_data.backends.tensorrt.signature import Extent, OptimizationProfile
 
 SIZES = st.integers(1, 6)
 SHAPES = st.tuples(SIZES, SIZES)
@@ -37,13 +37,13 @@ def extents(draw: st.DrawFn) -> Extent:
 def test_the_nearest_profile_that_fits(
     given_extents: list[tuple[Extent, Extent]], shape: tuple[int, int], values: tuple[int, int]
 ) -> None:
-    profiles = [Profile(index=index, shapes={"x": x}, values={"s": s}) for index, (x, s) in enumerate(given_extents)]
+    profiles = [OptimizationProfile(index=index, shapes={"x": x}, values={"s": s}) for index, (x, s) in enumerate(given_extents)]
 
-    def fits(profile: Profile) -> bool:
+    def fits(profile: OptimizationProfile) -> bool:
         pairs = ((profile.shapes["x"], shape), (profile.values["s"], values))
         return all(extent.smallest[axis] <= size[axis] <= extent.largest[axis] for extent, size in pairs for axis in range(2))
 
-    def far(profile: Profile) -> int:
+    def far(profile: OptimizationProfile) -> int:
         return sum(
             abs(extent.best[axis] - size[axis])
             for extent, size in ((profile.shapes["x"], shape), (profile.values["s"], values))
@@ -63,7 +63,7 @@ def test_the_nearest_profile_that_fits(
 
 
 def test_another_number_of_dimensions_fits_no_profile() -> None:
-    profile = Profile(index=0, shapes={"x": Extent((1, 1), (2, 2), (3, 3))}, values={})
+    profile = OptimizationProfile(index=0, shapes={"x": Extent((1, 1), (2, 2), (3, 3))}, values={})
     assert choose([profile], {"x": (1,)}, {}) is None
     assert refusal("m", [profile], {"x": (1,)}, {}).message.endswith(
         "profile 0: model expected 2 dimensions but received 1 dimensions"

@@ -16,7 +16,7 @@ from tpy.units import NS_PER_S
 from tpy_control.address import CloudAddress, Provider
 from tpy_control.core.objects import CloudObject
 from tpy_control.core.scan import is_ignored
-from tpy_control.sources.cloud.credentials import Access, KeyPair
+from tpy_control.sources.cloud.credentials import KeyPair, RepositoryAccess
 from tpy_control.sources.cloud.errors import KEYS, CloudError, CloudErrorKind, about, translate
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ def require_library() -> None:
 class Bucket:
     """Reads one repository. Every method may be called from any thread, and raises CloudError."""
 
-    def __init__(self, address: CloudAddress, access: Access) -> None:
+    def __init__(self, address: CloudAddress, access: RepositoryAccess) -> None:
         self.address = address
         self._lock = threading.Lock()
         self._use(access)
 
-    def renew(self, access: Access) -> bool:
+    def renew(self, access: RepositoryAccess) -> bool:
         """Take credentials that were read again. Returns False if they have not changed."""
         with self._lock:
             if access == self._access:
@@ -50,7 +50,7 @@ class Bucket:
             self._use(access)
         return True
 
-    def _use(self, access: Access) -> None:
+    def _use(self, access: RepositoryAccess) -> None:
         self._store = _open(self.address, access, anonymous=access.may_be_public)
         self._access = access
         self._anonymous: bool | None = None if access.may_be_public else False
@@ -187,7 +187,7 @@ def _bare(etag: str | None) -> str:
 
 def _open(
     address: CloudAddress,
-    access: Access,
+    access: RepositoryAccess,
     *,
     anonymous: bool = False,
     retries: int = limits.CLOUD_RETRIES_MAX,

@@ -27,7 +27,7 @@ import msgspec
 from tpy.errors import Unavailable
 from tpy.files import digest_file, format_of, walk
 from tpy_control.address import CloudAddress, folder_name, models_folder
-from tpy_control.core.objects import LocalFile, ModelListing, Plan
+from tpy_control.core.objects import CopyPlan, LocalFile, ModelListing
 
 _log = logging.getLogger(__name__)
 _FORMAT: Final = 1
@@ -187,7 +187,7 @@ class LocalCopies:
         return folder
 
     def commit(
-        self, address: CloudAddress, name: str, *, listing: ModelListing, plan: Plan, parts: Path, digests: Mapping[str, str]
+        self, address: CloudAddress, name: str, *, listing: ModelListing, plan: CopyPlan, parts: Path, digests: Mapping[str, str]
     ) -> None:
         """Make the copy what the listing says, of downloads that are complete and checked: file N of `plan.fetch` is
         `parts`/N."""

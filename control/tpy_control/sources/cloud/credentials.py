@@ -58,7 +58,7 @@ class KeyPair(msgspec.Struct, frozen=True, kw_only=True):
         return "KeyPair(***)"
 
 
-class Access(msgspec.Struct, frozen=True, kw_only=True):
+class RepositoryAccess(msgspec.Struct, frozen=True, kw_only=True):
     """The access to a repository. `settings` are those of the client library; `keys` stands for credentials that it is not to
     find itself; `may_be_public`: no credentials are configured, so the repository may be one that everybody can read. `source`
     says in error texts where the credentials are from; `changed_ns` is the time of the last change of a file that the client
@@ -99,7 +99,7 @@ _decode_file = msgspec.json.Decoder(_CredentialFile).decode
 _Entry = TypeVar("_Entry")
 
 
-def access_of(address: CloudAddress, environment: Mapping[str, str]) -> Access:
+def access_of(address: CloudAddress, environment: Mapping[str, str]) -> RepositoryAccess:
     """The access to a repository. Blocks: reads files of credentials. Raises InvalidArgument for one that cannot be used; its
     text has nothing of what is in it."""
     file = _read(environment[CREDENTIAL_FILE]) if environment.get(CREDENTIAL_FILE) else None
@@ -138,7 +138,7 @@ def _match(address: CloudAddress, entries: Mapping[str, _Entry]) -> _Entry:
     return entries[max(fitting, key=len)]
 
 
-def _s3(address: CloudAddress, entry: _S3Entry | None, environment: Mapping[str, str], source: str) -> Access:
+def _s3(address: CloudAddress, entry: _S3Entry | None, environment: Mapping[str, str], source: str) -> RepositoryAccess:
     region, token, profile = _REGION_DEFAULT, "", ""
     if entry is None:
         key_id, secret = environment.get("AWS_ACCESS_KEY_ID", ""), environment.get("AWS_SECRET_ACCESS_KEY", "")
@@ -171,7 +171,7 @@ def _s3(address: CloudAddress, entry: _S3Entry | None, environment: Mapping[str,
             "AWS_CONTAINER_CREDENTIALS_FULL_URI",
         )
     )
-    return Access(settings=settings, keys=keys, may_be_public=keys is None and not brings_own, source=source)
+    return RepositoryAccess(settings=settings, keys=keys, may_be_public=keys is None and not brings_own, source=source)
 
 
 def _profile(name: str, environment: Mapping[str, str]) -> tuple[KeyPair | None, str]:
@@ -207,7 +207,7 @@ def _profile(name: str, environment: Mapping[str, str]) -> tuple[KeyPair | None,
     return None, values.get("region", "")
 
 
-def _oss(address: CloudAddress, environment: Mapping[str, str]) -> Access:
+def _oss(address: CloudAddress, environment: Mapping[str, str]) -> RepositoryAccess:
     key_id = environment.get("OSS_ACCESS_KEY_ID") or environment.get("ALIBABA_CLOUD_ACCESS_KEY_ID", "")
     secret = environment.get("OSS_ACCESS_KEY_SECRET") or environment.get("ALIBABA_CLOUD_ACCESS_KEY_SECRET", "")
     token = environment.get("OSS_SESSION_TOKEN") or environment.get("ALIBABA_CLOUD_SECURITY_TOKEN", "")
@@ -224,7 +224,7 @@ def _oss(address: CloudAddress, environment: Mapping[str, str]) -> Access:
         host, settings["virtual_hosted_style_request"] = f"{address.bucket}.{host}", True
     settings["aws_endpoint_url_s3"] = f"{scheme or 'https'}://{host}"
     keys = KeyPair(key_id=key_id, secret_key=secret, session_token=token or None) if key_id and secret else None
-    return Access(settings=settings, keys=keys, may_be_public=keys is None)
+    return RepositoryAccess(settings=settings, keys=keys, may_be_public=keys is None)
 
 
 def _oss_region(host: str) -> str:
@@ -233,7 +233,7 @@ def _oss_region(host: str) -> str:
     return first if host.endswith(".aliyuncs.com") else _REGION_DEFAULT
 
 
-def _google(path: str, environment: Mapping[str, str], source: str) -> Access:
+def _google(path: str, environment: Mapping[str, str], source: str) -> RepositoryAccess:
     settings: dict[str, str | bool] = {}
     changed_ns = 0
     if path:
@@ -247,10 +247,10 @@ def _google(path: str, environment: Mapping[str, str], source: str) -> Access:
         settings["base_url"] = emulator if "://" in emulator else f"http://{emulator}"
         settings["skip_signature"] = not path
     source = f"the file {path}" if path else source
-    return Access(settings=settings, may_be_public=not path and not emulator, source=source, changed_ns=changed_ns)
+    return RepositoryAccess(settings=settings, may_be_public=not path and not emulator, source=source, changed_ns=changed_ns)
 
 
-def _azure(address: CloudAddress, entry: _AzureEntry | None, environment: Mapping[str, str], source: str) -> Access:
+def _azure(address: CloudAddress, entry: _AzureEntry | None, environment: Mapping[str, str], source: str) -> RepositoryAccess:
     key = environment.get("AZURE_STORAGE_KEY", "") if entry is None else entry.account_key
     account = (environment.get("AZURE_STORAGE_ACCOUNT", "") if entry is None else entry.account_str) or address.account
     settings: dict[str, str | bool] = {"account_name": account, "container_name": address.bucket}
@@ -269,4 +269,4 @@ def _azure(address: CloudAddress, entry: _AzureEntry | None, environment: Mappin
     elif sas := environment.get("AZURE_STORAGE_SAS_TOKEN"):
         settings["sas_key"] = sas
     is_configured = len(settings) > (3 if endpoint else 2) or kind or any(name.startswith("AZURE_CLIENT") for name in environment)
-    return Access(settings=settings, may_be_public=not is_configured, source=source)
+    return RepositoryAccess(settings=settings, may_be_public=not is_configured, source=source)

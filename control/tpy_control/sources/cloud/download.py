@@ -15,7 +15,7 @@ import anyio
 from tpy import limits
 from tpy.clock import Clock
 from tpy.units import MIB, NS_PER_S
-from tpy_control.core.objects import CloudObject, ModelListing, Plan
+from tpy_control.core.objects import CloudObject, CopyPlan, ModelListing
 from tpy_control.sources.cloud.bucket import Bucket
 from tpy_control.sources.cloud.copies import LocalCopies, check_part
 from tpy_control.sources.cloud.errors import CloudError, CloudErrorKind, about
@@ -62,7 +62,7 @@ class Downloader:
         bucket: Bucket,
         name: str,
         listing: ModelListing,
-        plan: Plan,
+        plan: CopyPlan,
         counts: Counts,
         check: Callable[[], Awaitable[None]],
     ) -> None:
@@ -90,7 +90,7 @@ class Downloader:
 class _Download:
     """One download of what a copy lacks."""
 
-    def __init__(self, downloader: Downloader, bucket: Bucket, name: str, plan: Plan, parts: Path, counts: Counts) -> None:
+    def __init__(self, downloader: Downloader, bucket: Bucket, name: str, plan: CopyPlan, parts: Path, counts: Counts) -> None:
         self.parts = parts
         self._run = downloader.run
         self._bucket = bucket
@@ -169,7 +169,7 @@ def _blocks(number: int, file: CloudObject) -> Iterator[_Block]:
 class _Progress:
     """Lines of the log about one download: at its start, now and then, and at its end."""
 
-    def __init__(self, clock: Clock, bucket: Bucket, name: str, plan: Plan) -> None:
+    def __init__(self, clock: Clock, bucket: Bucket, name: str, plan: CopyPlan) -> None:
         self._clock = clock
         self._about = {"model": name, "repository": str(bucket.address)}
         self._bytes = 0

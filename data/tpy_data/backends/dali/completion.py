@@ -15,7 +15,7 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import DynamicBatching, ModelInput, ModelOutput, TensorReshape
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType
-from tpy_data.backends.dali.description import PipelineDescription, TensorDescription
+from tpy_data.backends.dali.description import PipelineDescription, PipelineTensor
 from tpy_data.backends.signature import VARIABLE
 
 AnyTensor = TypeVar("AnyTensor", ModelInput, ModelOutput)
@@ -70,11 +70,11 @@ def validate(config: ModelConfig, pipeline: PipelineDescription) -> None:
         _validate(output, described, batches=batches)
 
 
-def _padded(given: Sequence[ModelOutput], described: Sequence[TensorDescription]) -> list[ModelOutput]:
+def _padded(given: Sequence[ModelOutput], described: Sequence[PipelineTensor]) -> list[ModelOutput]:
     return [*given, *(ModelOutput(name=each.name) for each in described[len(given) :])]
 
 
-def _completed(given: AnyTensor, described: TensorDescription, *, batches: bool) -> AnyTensor:
+def _completed(given: AnyTensor, described: PipelineTensor, *, batches: bool) -> AnyTensor:
     datatype = given.data_type
     if datatype is DataType.INVALID:
         datatype = described.datatype or DataType.INVALID
@@ -86,7 +86,7 @@ def _completed(given: AnyTensor, described: TensorDescription, *, batches: bool)
     return msgspec.structs.replace(given, name=given.name or described.name, data_type=datatype, dims=dims, reshape=reshape)
 
 
-def _validate(given: ModelInput | ModelOutput, described: TensorDescription, *, batches: bool) -> None:
+def _validate(given: ModelInput | ModelOutput, described: PipelineTensor, *, batches: bool) -> None:
     if given.data_type is DataType.INVALID:
         raise InvalidArgument(f'Missing data_type config for "{given.name}"')
     if given.data_type is DataType.BYTES and isinstance(given, ModelInput):
@@ -109,7 +109,7 @@ def _validate(given: ModelInput | ModelOutput, described: TensorDescription, *, 
         )
 
 
-def _validate_strings(given: ModelInput, described: TensorDescription, *, batches: bool) -> None:
+def _validate_strings(given: ModelInput, described: PipelineTensor, *, batches: bool) -> None:
     """Strings go into a pipeline as bytes, each a sample with its own length."""
     wanted = (1,) if batches else (VARIABLE,)
     if given.dims != wanted or described.datatype not in (None, DataType.UINT8) or described.dimensions not in (None, 1):

@@ -7,14 +7,14 @@ import msgspec
 from tpy.messages import DataType
 
 
-class TensorDescription(msgspec.Struct, frozen=True, kw_only=True):
+class PipelineTensor(msgspec.Struct, frozen=True, kw_only=True):
     """An input or output of a pipeline: of a sample, so without the batch. What is None the pipeline does not say."""
 
     name: str
     datatype: DataType | None = None
     dimensions: int | None = None
 
-    def without_outer_axis(self) -> TensorDescription:
+    def without_outer_axis(self) -> PipelineTensor:
         """That of an output whose samples are split."""
         if not self.dimensions:
             return self
@@ -24,6 +24,6 @@ class TensorDescription(msgspec.Struct, frozen=True, kw_only=True):
 class PipelineDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs by name as DALI sorts them; outputs in the pipeline's order."""
 
-    inputs: tuple[TensorDescription, ...]
-    outputs: tuple[TensorDescription, ...]
+    inputs: tuple[PipelineTensor, ...]
+    outputs: tuple[PipelineTensor, ...]
     max_batch_size: int

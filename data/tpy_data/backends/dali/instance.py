@@ -12,7 +12,7 @@ from tpy.config import ModelConfig
 from tpy.errors import Internal, InvalidArgument, TpyError
 from tpy.messages import DataType, Tensor
 from tpy_data.backends.dali.pipeline import Array, Pipeline, Samples
-from tpy_data.backends.dali.settings import ModelSettings
+from tpy_data.backends.dali.settings import DaliModelSettings
 
 
 class _Output(NamedTuple):
@@ -25,7 +25,7 @@ class DaliInstance:
     costs the others nothing. A decoupled model runs one request at a time, and answers as often as its pipeline gives
     something."""
 
-    def __init__(self, pipeline: Pipeline, config: ModelConfig, settings: ModelSettings) -> None:
+    def __init__(self, pipeline: Pipeline, config: ModelConfig, settings: DaliModelSettings) -> None:
         self._pipeline = pipeline
         self._decoupled = config.decoupled
         self._outputs = [_Output(each.name, each.name in settings.split) for each in config.output]

@@ -96,7 +96,7 @@ class Placement(ctypes.Structure):
     _fields_ = (("device_type", ctypes.c_int), ("device_id", ctypes.c_int), ("pinned", ctypes.c_uint8))
 
 
-class Sample(ctypes.Structure):
+class DaliTensor(ctypes.Structure):
     """A tensor: one of a batch, or a whole batch as one."""
 
     _fields_ = (
@@ -131,7 +131,7 @@ _ARGUMENTS: dict[str, Sequence[Any]] = {
     "daliPipelineOutputsDestroy": (ctypes.c_void_p,),
     "daliTensorListCreate": (ctypes.c_void_p, Placement),
     "daliTensorListAttachSamples": (
-        ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, POINTER(Sample), ctypes.c_void_p,
+        ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, POINTER(DaliTensor), ctypes.c_void_p,
     ),
     "daliTensorListGetShape": (
         ctypes.c_void_p, POINTER(ctypes.c_int), POINTER(ctypes.c_int), POINTER(POINTER(ctypes.c_int64)),
@@ -142,7 +142,7 @@ _ARGUMENTS: dict[str, Sequence[Any]] = {
     "daliTensorListDecRef": (ctypes.c_void_p, POINTER(ctypes.c_int)),
     "daliTensorListGetBufferPlacement": (ctypes.c_void_p, POINTER(Placement)),
     "daliTensorListViewAsTensor": (ctypes.c_void_p, POINTER(ctypes.c_void_p)),
-    "daliTensorGetDesc": (ctypes.c_void_p, POINTER(Sample)),
+    "daliTensorGetDesc": (ctypes.c_void_p, POINTER(DaliTensor)),
     "daliTensorDecRef": (ctypes.c_void_p, POINTER(ctypes.c_int)),
 }  # fmt: skip
 for _name, _arguments in _ARGUMENTS.items():

@@ -14,8 +14,8 @@ import numpy as np
 from tpy.errors import Internal
 from tpy.messages import DataType
 from tpy_data.backends.dali import library
-from tpy_data.backends.dali.description import PipelineDescription, TensorDescription
-from tpy_data.backends.dali.library import IODescription, PipelineParameters, Sample, call
+from tpy_data.backends.dali.description import PipelineDescription, PipelineTensor
+from tpy_data.backends.dali.library import DaliTensor, IODescription, PipelineParameters, call
 
 Array = np.ndarray[Any, Any]
 
@@ -158,7 +158,7 @@ class _TensorList:
     def attach(self, datatype: DataType, samples: Sequence[Array], layout: bytes) -> None:
         """All have as many dimensions as the first. Raises Internal."""
         number, ndim = library.NUMBER_OF[datatype], samples[0].ndim
-        descriptions = (Sample * len(samples))()
+        descriptions = (DaliTensor * len(samples))()
         shape_type = ctypes.c_int64 * ndim
         shapes: dict[tuple[int, ...], Any] = {}
         for description, sample in zip(descriptions, samples, strict=True):
@@ -208,7 +208,7 @@ def _samples(outputs: ctypes.c_void_p, index: int, fed: object) -> Samples:
 
 def _flat(tensors: ctypes.c_void_p, datatype: DataType, size: int, fed: object) -> Array:
     """The elements of all samples: of a batch of one shape on the host where they are, else a copy."""
-    place, whole, description = library.Placement(), ctypes.c_void_p(), library.Sample()
+    place, whole, description = library.Placement(), ctypes.c_void_p(), library.DaliTensor()
     call("daliTensorListGetBufferPlacement", tensors, byref(place))
     on_host = place.device_type == library.ON_HOST.device_type
     if on_host and size >= _LENT_BYTES_MIN and library.succeeds("daliTensorListViewAsTensor", tensors, byref(whole)):
@@ -220,8 +220,8 @@ def _flat(tensors: ctypes.c_void_p, datatype: DataType, size: int, fed: object) 
     return flat
 
 
-def _tensor(description: IODescription) -> TensorDescription:
-    return TensorDescription(
+def _tensor(description: IODescription) -> PipelineTensor:
+    return PipelineTensor(
         name=description.name.decode(),
         datatype=library.DATATYPE_OF[description.dtype] if description.present & 1 else None,
         dimensions=description.ndim if description.present & 2 else None,

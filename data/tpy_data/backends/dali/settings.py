@@ -13,29 +13,29 @@ from tpy_data.backends.parameter_values import parse_integer, require_few_thread
 _SEPARATOR = ":"
 
 
-class BackendConfig(msgspec.Struct, frozen=True, kw_only=True):
+class DaliConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`--backend-config=dali,...`."""
 
     plugin_libraries: tuple[str, ...] = ()
     release_after_unload: bool = False
 
 
-class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+class DaliModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One model's parameters. `threads` None leaves them to the pipeline; outputs in `split` lose their outer axis."""
 
     threads: int | None = None
     split: frozenset[str] = frozenset()
 
 
-def backend_config(pairs: Mapping[str, str]) -> BackendConfig:
+def backend_config(pairs: Mapping[str, str]) -> DaliConfig:
     """Only `true`, in any case, switches something on, as in Triton."""
-    return BackendConfig(
+    return DaliConfig(
         plugin_libraries=_list(pairs.get("plugin_libs", "")),
         release_after_unload=pairs.get("release_after_unload", "").lower() == "true",
     )
 
 
-def model_settings(config: ModelConfig) -> ModelSettings:
+def model_settings(config: ModelConfig) -> DaliModelSettings:
     """Parse a model's `parameters`. Raises InvalidArgument for a wrong number."""
     threads = None
     if "num_threads" in config.parameters:
@@ -43,7 +43,7 @@ def model_settings(config: ModelConfig) -> ModelSettings:
         if threads < 1 and threads != -1:  # -1 is Triton's word for "as the pipeline says"
             raise InvalidArgument(f"parameter 'num_threads' of model '{config.name}' must be a positive number, got {threads}")
     split = frozenset(_list(config.parameter("split_along_outer_axis", "")))
-    return ModelSettings(threads=None if threads == -1 else threads, split=split)
+    return DaliModelSettings(threads=None if threads == -1 else threads, split=split)
 
 
 def _list(text: str) -> tuple[str, ...]:

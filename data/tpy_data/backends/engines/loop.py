@@ -12,7 +12,7 @@ from tpy.backend.engine import Delta, Engine, EngineLoad
 from tpy.errors import Internal, TpyError
 from tpy_data.backends.engines.metrics import EngineMetrics
 from tpy_data.exception_text import exception_text
-from tpy_data.generation.core.answering import Answer
+from tpy_data.generation.core.answering import GeneratedAnswer
 from tpy_data.generation.core.asking import QUEUED_NS, asked_of
 
 
@@ -21,7 +21,7 @@ class Open:
 
     __slots__ = ("answer", "last_ns", "request", "sender", "started_ns")
 
-    def __init__(self, request: ExecutionRequest, sender: ResponseSender, answer: Answer, started_ns: int) -> None:
+    def __init__(self, request: ExecutionRequest, sender: ResponseSender, answer: GeneratedAnswer, started_ns: int) -> None:
         self.request = request
         self.sender = sender
         self.answer = answer
@@ -117,7 +117,7 @@ class StepLoop:
         except Exception as error:
             _end(sender, ExecutionResult(error=Internal(f"the engine refused the request: {exception_text(error)}")))
         else:
-            self._open[number] = Open(request, sender, Answer(asked), came_ns)
+            self._open[number] = Open(request, sender, GeneratedAnswer(asked), came_ns)
 
     def _drop_cancelled(self) -> None:
         for number, known in list(self._open.items()):

@@ -10,7 +10,7 @@ from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement,
 from tpy.config.model_config import InstanceKind
 from tpy_data.backends.completion import default_max_batch_size
 from tpy_data.backends.fil.forest import VERSION, Forest
-from tpy_data.backends.fil.settings import FILENAMES, ModelSettings, model_settings
+from tpy_data.backends.fil.settings import FILENAMES, FilModelSettings, model_settings
 from tpy_data.backends.file_backend import FileBackend, model_file
 from tpy_data.backends.named_tensors import named_instance
 from tpy_data.backends.signature import Signature
@@ -48,7 +48,7 @@ class FilModel:
         del self._forest
 
 
-def _file(context: ModelContext, settings: ModelSettings) -> Path:
+def _file(context: ModelContext, settings: FilModelSettings) -> Path:
     """The usual file of the model's type, if it is there; a usual name in the configuration may have been filled in."""
     preferred = FILENAMES.get(settings.model_type, "")
     names = sorted(FILENAMES.values(), key=lambda name: name != preferred)

@@ -15,7 +15,7 @@ from tpy.config import ModelConfig
 from tpy.errors import Internal, TpyError, Unsupported
 from tpy.messages import DataType
 from tpy_data.backends.contents import contents_of
-from tpy_data.backends.fil.settings import ModelSettings, type_of
+from tpy_data.backends.fil.settings import FilModelSettings, type_of
 from tpy_data.backends.file_backend import read_whole
 from tpy_data.backends.named_tensors import Array
 from tpy_data.backends.signature import VARIABLE, Signature, TensorInfo
@@ -59,7 +59,7 @@ _UNLOGGED = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda message: None)
 class Forest:
     """A `NamedProgram`, for any number of threads: a prediction changes nothing in it."""
 
-    def __init__(self, path: Path, config: ModelConfig, settings: ModelSettings) -> None:
+    def __init__(self, path: Path, config: ModelConfig, settings: FilModelSettings) -> None:
         """Raises Internal for a file that is not a model, Unsupported for a model whose answer is not a row of numbers."""
         model_type = settings.model_type or type_of(path.name)
         treelite.core._LIB.TreeliteRegisterLogCallback(_UNLOGGED)  # for this thread
@@ -131,7 +131,7 @@ class Forest:
         return made.reshape(-1) if self._columns == 1 else made
 
 
-def _read(path: Path, model_type: str, model: str, settings: ModelSettings) -> Any:
+def _read(path: Path, model_type: str, model: str, settings: FilModelSettings) -> Any:
     if model_type == "lightgbm":
         _check_text(path, model)
         return treelite.frontend.load_lightgbm_model(path)

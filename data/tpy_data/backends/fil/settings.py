@@ -36,7 +36,7 @@ _COUNTS: Final = ("blocks_per_sm", "chunk_size", "threads_per_tree", "transfer_t
 SHAP_OUTPUT: Final = "treeshap_output"
 
 
-class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+class FilModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One model's parameters. `model_type` "" leaves it to the name of the file, `is_classifier` None to what is in it."""
 
     model_type: str = ""
@@ -48,7 +48,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     without_effect: tuple[str, ...] = ()
 
 
-def model_settings(config: ModelConfig) -> ModelSettings:
+def model_settings(config: ModelConfig) -> FilModelSettings:
     """Parse a model's `parameters`. Raises InvalidArgument for a wrong value, Unsupported for Shapley values."""
     if any(output.name == SHAP_OUTPUT for output in config.output):
         raise Unsupported(
@@ -62,7 +62,7 @@ def model_settings(config: ModelConfig) -> ModelSettings:
         _one_of(config, key, words)
     for key in _COUNTS:
         _integer(config, key, 0)
-    return ModelSettings(
+    return FilModelSettings(
         model_type=model_type,
         is_classifier=_is_classifier(config),
         predict_proba=_boolean(config, "predict_proba") or False,

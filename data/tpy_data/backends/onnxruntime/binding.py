@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tpy import dlpack
 from tpy.devices import Array, Device, DeviceArray, DeviceMemory
 from tpy.messages import DataType
-from tpy_data.backends.onnxruntime.session import BFLOAT16, RunOptions, Session, to_array, to_value
+from tpy_data.backends.onnxruntime.session import BFLOAT16, OnnxSession, RunOptions, to_array, to_value
 
 
 class _Made(NamedTuple):
@@ -24,7 +24,7 @@ class Binding:
     After a run the outputs that ONNX Runtime made are the binding's memory: it serves one run, or runs whose outputs are copied.
     """
 
-    def __init__(self, session: Session, device: Device) -> None:
+    def __init__(self, session: OnnxSession, device: Device) -> None:
         self._session = session
         self._device = device
         self._kind = "cpu" if device.dlpack_type == dlpack.CPU else "cuda"

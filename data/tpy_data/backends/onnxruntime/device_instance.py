@@ -16,7 +16,7 @@ from tpy.messages import DataType, MemoryType, Place, Tensor
 from tpy_data.backends.onnxruntime.binding import Binding
 from tpy_data.backends.onnxruntime.graphs import NO_CAPTURE, Graphs
 from tpy_data.backends.onnxruntime.instance import OnnxInstance
-from tpy_data.backends.onnxruntime.session import RunOptions, Session, to_runtime
+from tpy_data.backends.onnxruntime.session import OnnxSession, RunOptions, to_runtime
 
 _ASYNCHRONOUS = {"disable_synchronize_execution_providers": "1"}
 """A run returns when all its work is in the stream, not when it is done."""
@@ -35,10 +35,10 @@ class DeviceOnnxInstance(OnnxInstance):
     """As OnnxInstance, a `DeviceInstance`. Copies in, computing and copies out are queued one behind the other in one stream,
     which is waited for once."""
 
-    def __init__(self, session: Session, config: ModelConfig, run_entries: Mapping[str, str], place: OnDevice) -> None:
+    def __init__(self, session: OnnxSession, config: ModelConfig, run_entries: Mapping[str, str], place: OnDevice) -> None:
         super().__init__(session, config, run_entries)
         self.takes = frozenset({Place(MemoryType.GPU, place.device_id)})
-        self._session: Session | None = session
+        self._session: OnnxSession | None = session
         self._place = place
         self._device = place.devices.get(place.device_id)
         entries = {**run_entries, **NO_CAPTURE} if place.captures else run_entries
@@ -76,7 +76,7 @@ class DeviceOnnxInstance(OnnxInstance):
         super().close()
 
     def _stage(
-        self, session: Session, requests: Sequence[ExecutionRequest], staged: list[object]
+        self, session: OnnxSession, requests: Sequence[ExecutionRequest], staged: list[object]
     ) -> dict[str, Array | DeviceArray]:
         """The inputs of the batch, on the device, except what the model reads on the host."""
         feed = gather_where_it_is(requests, self._place.devices, self._place.device_id)
@@ -104,7 +104,7 @@ class DeviceOnnxInstance(OnnxInstance):
         return made
 
     def _run_on_device(
-        self, session: Session, names: Sequence[str], feed: Mapping[str, Array | DeviceArray]
+        self, session: OnnxSession, names: Sequence[str], feed: Mapping[str, Array | DeviceArray]
     ) -> list[Array | DeviceArray | None]:
         """The outputs, on the device, except what the model makes on the host."""
         on_device = [name not in session.host_outputs and self._outputs[name].datatype is not DataType.BYTES for name in names]

@@ -10,7 +10,7 @@ from tpy.devices import Array, DeviceArray, Devices, Stream
 from tpy.limits import CUDA_GRAPHS_MAX
 from tpy.messages import DataType
 from tpy_data.backends.onnxruntime.binding import Binding
-from tpy_data.backends.onnxruntime.session import RunOptions, Session
+from tpy_data.backends.onnxruntime.session import OnnxSession, RunOptions
 
 _GRAPH = "gpu_graph_id"
 NO_CAPTURE: Mapping[str, str] = {_GRAPH: "-1"}
@@ -35,7 +35,7 @@ class Graphs:
     often enough. Used in the instance's thread.
     """
 
-    def __init__(self, session: Session, devices: Devices, device_id: int, run_entries: Mapping[str, str]) -> None:
+    def __init__(self, session: OnnxSession, devices: Devices, device_id: int, run_entries: Mapping[str, str]) -> None:
         self._session = session
         self._devices = devices
         self._device_id = device_id

@@ -10,7 +10,7 @@ from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, batch
 from tpy.config import ModelConfig
 from tpy.errors import Internal
 from tpy.messages import DataType, Tensor
-from tpy_data.backends.onnxruntime.session import Array, RunOptions, Session, from_runtime, to_runtime
+from tpy_data.backends.onnxruntime.session import Array, OnnxSession, RunOptions, from_runtime, to_runtime
 
 _Run = Callable[[Sequence[str], Mapping[str, Array], RunOptions], list[Array | None]]
 
@@ -28,7 +28,7 @@ class _Output(msgspec.Struct, frozen=True):
 class OnnxInstance:
     """Owns nothing but its run options: the session belongs to the loaded model."""
 
-    def __init__(self, session: Session, config: ModelConfig, run_entries: Mapping[str, str]) -> None:
+    def __init__(self, session: OnnxSession, config: ModelConfig, run_entries: Mapping[str, str]) -> None:
         signature = session.signature
         declared = {**signature.inputs, **signature.initializers}
         self._inputs = {name: _Input(info.datatype, not info.shape) for name, info in declared.items()}

@@ -13,8 +13,8 @@ from tpy_data.backends.onnxruntime.device_instance import DeviceOnnxInstance, On
 from tpy_data.backends.onnxruntime.graphs import NO_CAPTURE
 from tpy_data.backends.onnxruntime.instance import OnnxInstance
 from tpy_data.backends.onnxruntime.providers import providers_for
-from tpy_data.backends.onnxruntime.session import Session, offered_providers
-from tpy_data.backends.onnxruntime.settings import BackendConfig, session_settings
+from tpy_data.backends.onnxruntime.session import OnnxSession, offered_providers
+from tpy_data.backends.onnxruntime.settings import OnnxRuntimeConfig, session_settings
 from tpy_data.backends.onnxruntime.stateful import StatefulOnnxInstance
 from tpy_data.backends.parameter_values import operator_libraries
 from tpy_data.backends.validation import validate
@@ -32,7 +32,7 @@ class OnnxModel:
     answered a tenth to a half more requests with one session, and its memory exists once. On a GPU each instance has its own,
     which computes in the instance's stream, unless the model says `share_session_between_instances`."""
 
-    def __init__(self, context: ModelContext, config: BackendConfig, *, is_run: bool = True) -> None:
+    def __init__(self, context: ModelContext, config: OnnxRuntimeConfig, *, is_run: bool = True) -> None:
         """Opens nothing yet. Raises InvalidArgument for a wrong parameter. Without `is_run` sessions are only to be looked at,
         and have no threads."""
         self._context = context
@@ -40,9 +40,9 @@ class OnnxModel:
         settings = session_settings(context.config)
         self._settings = settings if is_run else settings.without_threads()
         self._lock = threading.Lock()
-        self._sessions: dict[_Key, Session] = {}
+        self._sessions: dict[_Key, OnnxSession] = {}
 
-    def session(self, placement: InstancePlacement) -> Session:
+    def session(self, placement: InstancePlacement) -> OnnxSession:
         """The session for this placement's device and host policy, whose threads are bound to that; opened if it is the first.
         Raises TpyError."""
         on_gpu = placement.kind is InstanceKind.KIND_GPU
@@ -53,7 +53,7 @@ class OnnxModel:
                 session = self._sessions[key] = self._open(placement)
             return session
 
-    def validated_session(self, placement: InstancePlacement) -> Session:
+    def validated_session(self, placement: InstancePlacement) -> OnnxSession:
         """As `session`; also raises InvalidArgument when the model and the configuration do not fit."""
         session = self.session(placement)
         validate(self._context.config, session.signature)
@@ -100,14 +100,14 @@ class OnnxModel:
         with self._lock:
             self._sessions.clear()
 
-    def _open(self, placement: InstancePlacement, stream: int = 0) -> Session:
+    def _open(self, placement: InstancePlacement, stream: int = 0) -> OnnxSession:
         config = self._context.config
         offered = offered_providers()
         providers = providers_for(config, kind=placement.kind, device_id=placement.device_id, offered=offered, stream=stream)
         path = model_file(self._context, (DEFAULT_FILENAME,), placement=placement, inside=DEFAULT_FILENAME)
         self._context.log("verbose", f"opening '{path}' for model '{config.name}' on {', '.join(name for name, _ in providers)}")
         with bound(placement.host):
-            return Session(
+            return OnnxSession(
                 path,
                 self._settings.within(placement.host.cpu_cores),
                 providers=providers,

@@ -17,7 +17,7 @@ from tpy.errors import Internal, Unsupported
 from tpy.messages import DataType
 from tpy_data.backends.contents import contents_of
 from tpy_data.backends.onnxruntime.providers import CUDA, TENSORRT, Provider, captures
-from tpy_data.backends.onnxruntime.settings import BackendConfig, SessionSettings
+from tpy_data.backends.onnxruntime.settings import OnnxRuntimeConfig, SessionSettings
 from tpy_data.backends.signature import VARIABLE, Signature, TensorInfo
 
 Array = np.ndarray[Any, Any]
@@ -147,7 +147,7 @@ def offered_providers() -> tuple[str, ...]:
     return tuple(onnxruntime.get_available_providers())
 
 
-def start_runtime(config: BackendConfig) -> None:
+def start_runtime(config: OnnxRuntimeConfig) -> None:
     """Process-wide settings. Raises Internal when the shared thread pool cannot be made (any more)."""
     onnxruntime.set_default_logger_severity(_LOG_ERRORS_ONLY)
     if CUDA in offered_providers() and hasattr(onnxruntime, "preload_dlls"):
@@ -170,7 +170,7 @@ def runtime_error(error: Exception) -> Internal:
     return Internal(f"onnx runtime error {match[1]}: {match[2]}")
 
 
-class Session:
+class OnnxSession:
     """A loaded model on one device. `run` may be called from several threads at once. `captures`: its runs are CUDA
     graphs, unless they say otherwise. `host_inputs` and `host_outputs` are what it reads and writes in host memory, wherever it
     runs."""
@@ -250,7 +250,7 @@ class Session:
 
 
 class RunOptions:
-    """Options of `Session.run`; one object serves any number of runs."""
+    """Options of `OnnxSession.run`; one object serves any number of runs."""
 
     __slots__ = ("value",)
 

@@ -15,7 +15,7 @@ ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _SESSION_ENTRY_PREFIX = "session."
 
 
-class BackendConfig(msgspec.Struct, frozen=True, kw_only=True):
+class OnnxRuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The backend's own settings. With `global_thread_pool` all sessions share one pool of `intra_op_thread_count` and
     `inter_op_thread_count` threads (0: one per core), and the models' own thread counts are ignored, as in Triton."""
 
@@ -54,9 +54,9 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, intra_op_thread_count=1, inter_op_thread_count=1)
 
 
-def backend_config(pairs: Mapping[str, str]) -> BackendConfig:
+def backend_config(pairs: Mapping[str, str]) -> OnnxRuntimeConfig:
     """Parse `--backend-config` pairs; unknown keys may be meant for other backends. Raises InvalidArgument."""
-    return BackendConfig(
+    return OnnxRuntimeConfig(
         default_max_batch_size=default_max_batch_size(pairs),
         global_thread_pool=parse_boolean(pairs.get("enable-global-threadpool", "0")),
         intra_op_thread_count=parse_integer(pairs.get("intra_op_thread_count", "0"), bits=32),

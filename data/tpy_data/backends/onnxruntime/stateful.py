@@ -15,7 +15,7 @@ from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, State
 from tpy.config import ModelConfig
 from tpy.errors import Internal, TpyError
 from tpy_data.backends.onnxruntime.instance import OnnxInstance
-from tpy_data.backends.onnxruntime.session import Array, Session, to_runtime
+from tpy_data.backends.onnxruntime.session import Array, OnnxSession, to_runtime
 from tpy_data.backends.states import state_of
 
 
@@ -26,7 +26,7 @@ class _Kept(dict[str, Array]):
 class StatefulOnnxInstance(OnnxInstance):
     """As OnnxInstance. Requests whose states differ in shape are run apart."""
 
-    def __init__(self, session: Session, config: ModelConfig, run_entries: Mapping[str, str]) -> None:
+    def __init__(self, session: OnnxSession, config: ModelConfig, run_entries: Mapping[str, str]) -> None:
         super().__init__(session, config, run_entries)
         self._specs = state_specs(config)
         self._kept_names = tuple(spec.output_name for spec in self._specs)

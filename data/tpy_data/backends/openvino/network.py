@@ -14,7 +14,7 @@ from tpy.config.model_config import ModelInput
 from tpy.errors import Internal, InvalidArgument, TpyError, Unsupported
 from tpy.messages import DataType
 from tpy_data.backends.contents import contents_of
-from tpy_data.backends.openvino.settings import ModelSettings, named_by_triton
+from tpy_data.backends.openvino.settings import OpenVinoModelSettings, named_by_triton
 from tpy_data.backends.signature import VARIABLE, Signature, TensorInfo
 
 VERSION: Final[str] = openvino.__version__
@@ -45,7 +45,7 @@ _SKIP_BATCH = (
 class Network:
     """A file as OpenVINO reads it, with the configuration's batch dimension and shapes."""
 
-    def __init__(self, path: Path, config: ModelConfig, settings: ModelSettings) -> None:
+    def __init__(self, path: Path, config: ModelConfig, settings: OpenVinoModelSettings) -> None:
         """Raises Internal for a file that is not a model, InvalidArgument for shapes that it cannot take, Unsupported for a type
         that cannot be served."""
         self._core = openvino.Core()
@@ -97,7 +97,7 @@ class Network:
                 error,
             ) from error
 
-    def _reshape(self, config: ModelConfig, settings: ModelSettings) -> None:
+    def _reshape(self, config: ModelConfig, settings: OpenVinoModelSettings) -> None:
         """Open the first dimension of models that are to batch, or set it to their one size; with RESHAPE_IO_LAYERS give inputs
         the configuration's dims as well."""
         batch: list[Any] = [] if config.max_batch_size <= 0 else [self.fixed_batch or VARIABLE]

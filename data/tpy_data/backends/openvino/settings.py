@@ -15,7 +15,7 @@ _OWN = frozenset({"PERFORMANCE_HINT", "NUM_STREAMS", *_COUNTS})
 """Properties of OpenVINO that Triton's backend names; those of the device at hand may be given, too."""
 
 
-class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+class OpenVinoModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One model's parameters. `device` "" leaves the choice to the instance group. `properties` may be OpenVINO's: the ones that
     the device knows are."""
 
@@ -27,10 +27,10 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     reshapes: bool = False
 
 
-def model_settings(config: ModelConfig, libraries: tuple[str, ...]) -> ModelSettings:
+def model_settings(config: ModelConfig, libraries: tuple[str, ...]) -> OpenVinoModelSettings:
     """Parse a model's `parameters`; `libraries` are those of its custom operators. Raises InvalidArgument for a wrong value."""
     extension = config.parameter("CPU_EXTENSION_PATH", "")
-    return ModelSettings(
+    return OpenVinoModelSettings(
         device=config.parameter("TARGET_DEVICE", ""),
         properties=_properties(config),
         extensions=(*((checked_library(extension, config.name),) if extension else ()), *libraries),

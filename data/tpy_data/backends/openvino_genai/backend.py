@@ -15,7 +15,7 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind, ModelParameter
 from tpy.errors import Unavailable
 from tpy_data.backends.creation import importing
-from tpy_data.backends.openvino_genai.model_folder import GGUF_FILE, ModelFacts, facts_of
+from tpy_data.backends.openvino_genai.model_folder import GGUF_FILE, LanguageModelFacts, facts_of
 from tpy_data.backends.openvino_genai.settings import EngineSettings, available_memory, settings_of
 from tpy_data.backends.parameter_values import parse_integer
 
@@ -79,7 +79,7 @@ class GenAiBackend:
 class GenAiModel:
     """An `EngineModel`."""
 
-    def __init__(self, context: ModelContext, facts: ModelFacts, settings: EngineSettings) -> None:
+    def __init__(self, context: ModelContext, facts: LanguageModelFacts, settings: EngineSettings) -> None:
         self._context = context
         self._facts = facts
         self._settings = settings

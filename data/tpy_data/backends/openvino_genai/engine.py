@@ -12,7 +12,7 @@ import openvino_genai as genai
 
 from tpy.backend.engine import Delta, EngineLimits, EngineLoad, EngineRequest, Logprob
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
-from tpy_data.backends.openvino_genai.model_folder import ModelFacts
+from tpy_data.backends.openvino_genai.model_folder import LanguageModelFacts
 from tpy_data.backends.openvino_genai.sampling import (
     generation_config,
     grammar_of,
@@ -72,7 +72,7 @@ class GenAiEngine:
     and the others join anew, with what they have generated as a part of their prompts.
     """
 
-    def __init__(self, facts: ModelFacts, device: str, settings: EngineSettings, properties: dict[str, object]) -> None:
+    def __init__(self, facts: LanguageModelFacts, device: str, settings: EngineSettings, properties: dict[str, object]) -> None:
         """Raises InvalidArgument for a model that OpenVINO GenAI does not know."""
         scheduler = genai.SchedulerConfig()
         scheduler.num_kv_blocks = settings.num_kv_blocks

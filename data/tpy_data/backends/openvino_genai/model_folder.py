@@ -23,7 +23,7 @@ _CONFIG_BYTES_MAX: Final = 16 * MIB
 _TEMPLATES: Final = ("chat_template.jinja", "tokenizer_config.json")
 
 
-class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+class LanguageModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """`path` is what the engine opens: the file, or the folder of an export. `context` is the number of tokens that the model was
     made for. The numbers that give the size of its KV cache are 0 where the files do not say. `parameters` are for the OpenAI
     frontend, which reads a model's chat template from them."""
@@ -38,7 +38,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Mapping[str, str] = {}
 
 
-def facts_of(context: ModelContext) -> ModelFacts:
+def facts_of(context: ModelContext) -> LanguageModelFacts:
     """Raises Unavailable when there is no file, InvalidArgument for one that is not what its name says."""
     path = model_path(context, (GGUF_FILE, EXPORTED_FILE))
     if path.suffix == ".gguf":
@@ -49,7 +49,7 @@ def facts_of(context: ModelContext) -> ModelFacts:
     raise Unavailable(f"model '{context.name}': '{path.name}' is neither a GGUF file nor an OpenVINO export ('{EXPORTED_FILE}')")
 
 
-def _of_gguf(path: Path) -> ModelFacts:
+def _of_gguf(path: Path) -> LanguageModelFacts:
     found = read_metadata(path)
     architecture = str(found.get("general.architecture", ""))
 
@@ -64,7 +64,7 @@ def _of_gguf(path: Path) -> ModelFacts:
     template = found.get(TEMPLATE)
     if isinstance(template, str):
         parameters = {"chat_template": template, **special_tokens(found)}
-    return ModelFacts(
+    return LanguageModelFacts(
         path=path,
         context=number("context_length"),
         layers=number("block_count"),
@@ -74,7 +74,7 @@ def _of_gguf(path: Path) -> ModelFacts:
     )
 
 
-def _of_export(folder: Path, model: str) -> ModelFacts:
+def _of_export(folder: Path, model: str) -> LanguageModelFacts:
     found = _json(folder / "config.json", model)
     text = found.get("text_config")
     if isinstance(text, dict):  # of a model that takes images, too
@@ -87,7 +87,7 @@ def _of_export(folder: Path, model: str) -> ModelFacts:
     heads = number("num_attention_heads")
     width = number("head_dim") or (number("hidden_size") // heads if heads else 0)
     has_template = any((folder / name).is_file() for name in _TEMPLATES)
-    return ModelFacts(
+    return LanguageModelFacts(
         path=folder,
         context=number("max_position_embeddings"),
         layers=number("num_hidden_layers"),

@@ -13,7 +13,7 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.units import GIB, KIB, MIB
-from tpy_data.backends.openvino_genai.model_folder import ModelFacts
+from tpy_data.backends.openvino_genai.model_folder import LanguageModelFacts
 from tpy_data.backends.parameter_values import parse_boolean, parse_integer
 
 BLOCK_TOKENS: Final = 32
@@ -54,7 +54,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         return {name: ModelParameter(string_value=str(value).lower()) for name, value in msgspec.structs.asdict(self).items()}
 
 
-def settings_of(config: ModelConfig, facts: ModelFacts, available_bytes: int) -> EngineSettings:
+def settings_of(config: ModelConfig, facts: LanguageModelFacts, available_bytes: int) -> EngineSettings:
     """Raises InvalidArgument for a parameter that is wrong, Unavailable where memory is too short for one block."""
     sequences = _count(config, "max_num_seqs", _SEQUENCES)
     token_bytes = int(2 * facts.layers * facts.kv_width * _BYTES_PER_NUMBER) or _BYTES_PER_TOKEN_UNKNOWN

@@ -122,7 +122,7 @@ class PythonBackend:
             package = f"tpy_in_process_model_{next(_package_numbers)}"
             return ThreadedModel(context, self._source(context, package))
         source = self._source(context, str(context.version))
-        return IsolatedModel(context, source, self._environments, self._spawner, self._settings, self._sandbox(context))
+        return ProcessModel(context, source, self._environments, self._spawner, self._settings, self._sandbox(context))
 
     def close(self) -> None:
         """Ends the spawner and removes unpacked environments."""
@@ -154,7 +154,7 @@ class PythonBackend:
                 context.log("warning", f"--backend-config=python,{key} has no meaning in this server and is ignored")
 
 
-class IsolatedModel:
+class ProcessModel:
     """A loaded model whose instances are processes (a `LoadedModel`). They share nothing but this."""
 
     def __init__(

@@ -18,10 +18,10 @@ from tpy_data.backends.python import create as create_python_backend
 from tpy_data.backends.pytorch.model import DEFAULT_FILENAME, PyTorchModel
 from tpy_data.backends.pytorch.names import input_positions, output_positions
 from tpy_data.backends.pytorch.settings import RUNTIME, backend_config
-from tpy_data.backends.pytorch.signature import Argument, Result, Signature, ValueKind
+from tpy_data.backends.pytorch.signature import ModuleInput, ModuleOutput, ModuleSignature, ValueKind
 
 
-def complete(config: ModelConfig, signature: Signature, *, default_max_batch_size: int) -> ModelConfig:
+def complete(config: ModelConfig, signature: ModuleSignature, *, default_max_batch_size: int) -> ModelConfig:
     """Fill in the batch size, a batcher, and whichever of the lists of inputs and outputs is empty.
 
     Raises InvalidArgument where the file does not say enough, and for a max_batch_size on a model that does not batch.
@@ -55,7 +55,7 @@ def complete(config: ModelConfig, signature: Signature, *, default_max_batch_siz
     return config
 
 
-def _input(argument: Argument, *, batches: bool) -> ModelInput:
+def _input(argument: ModuleInput, *, batches: bool) -> ModelInput:
     dims, reshape = dims_of(argument.shape or (), batches=batches)
     return ModelInput(
         name=argument.name,
@@ -66,7 +66,7 @@ def _input(argument: Argument, *, batches: bool) -> ModelInput:
     )
 
 
-def _output(result: Result, position: int, *, batches: bool) -> ModelOutput:
+def _output(result: ModuleOutput, position: int, *, batches: bool) -> ModelOutput:
     dims, reshape = dims_of(result.shape or (), batches=batches)
     return ModelOutput(
         name=result.key or f"OUTPUT__{position}", data_type=result.datatype or DataType.INVALID, dims=dims, reshape=reshape

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from tpy.errors import TpyError, Unsupported
 from tpy_data.backends.pytorch.program import Values, load_failure
-from tpy_data.backends.pytorch.signature import Argument, Result, Shape, Signature, ValueKind
+from tpy_data.backends.pytorch.signature import ModuleInput, ModuleOutput, ModuleSignature, Shape, ValueKind
 from tpy_data.backends.pytorch.tensors import DATATYPE_OF
 from tpy_data.backends.signature import VARIABLE
 
@@ -48,7 +48,7 @@ class ExportedProgram:
         return made
 
 
-def _signature(exported: Any) -> Signature:
+def _signature(exported: Any) -> ModuleSignature:
     described = exported.graph_signature
     values = {node.name: node.meta.get("val") for node in exported.graph.nodes}
     input_names = [spec.arg.name for spec in described.input_specs if spec.kind.name == "USER_INPUT"]
@@ -58,7 +58,9 @@ def _signature(exported: Any) -> Signature:
     out_leaves = _leaves(exported.call_spec.out_spec)
     inputs = tuple(_argument(name, path, values.get(name)) for name, path in zip(input_names, in_paths, strict=True))
     outputs = tuple(_result(keys, values.get(name)) for name, (keys, _) in zip(output_names, out_leaves, strict=True))
-    return Signature(inputs=inputs, outputs=outputs, batch_max=_batch_max(exported, [values.get(name) for name in input_names]))
+    return ModuleSignature(
+        inputs=inputs, outputs=outputs, batch_max=_batch_max(exported, [values.get(name) for name in input_names])
+    )
 
 
 def _writes(exported: Any) -> bool:
@@ -86,13 +88,13 @@ def _key(key: Any) -> str:
     return str(key.key) if isinstance(key, pytree.MappingKey) else str(getattr(key, "idx", getattr(key, "name", key)))
 
 
-def _argument(name: str, path: str, value: Any) -> Argument:
+def _argument(name: str, path: str, value: Any) -> ModuleInput:
     """Raises Unsupported for what is neither a tensor of a known type nor a number."""
     if isinstance(value, torch.Tensor):
         datatype = DATATYPE_OF.get(value.dtype)
         if datatype is None:
             raise Unsupported(f"unsupported datatype {value.dtype} for input '{name}': the protocol has no such datatype")
-        return Argument(name=name, path=path, datatype=datatype, shape=_shape(value))
+        return ModuleInput(name=name, path=path, datatype=datatype, shape=_shape(value))
     kind = _SCALARS.get(type(value))
     raise Unsupported(
         f"input '{name}' of the exported program is {kind.value if kind else type(value).__name__}, not a tensor: a number "
@@ -100,14 +102,14 @@ def _argument(name: str, path: str, value: Any) -> Argument:
     )
 
 
-def _result(keys: Sequence[Any], value: Any) -> Result:
+def _result(keys: Sequence[Any], value: Any) -> ModuleOutput:
     """As `_argument`."""
     path = f"RESULT{_path(keys)}"
     if not isinstance(value, torch.Tensor) or value.dtype not in DATATYPE_OF:
         what = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
         raise Unsupported(f"output '{path}' of the exported program is {what}: the protocol has no such datatype")
     key = keys[0].key if len(keys) == 1 and isinstance(keys[0], pytree.MappingKey) and isinstance(keys[0].key, str) else ""
-    return Result(key=key, path=path, datatype=DATATYPE_OF[value.dtype], shape=_shape(value))
+    return ModuleOutput(key=key, path=path, datatype=DATATYPE_OF[value.dtype], shape=_shape(value))
 
 
 def _shape(value: torch.Tensor) -> Shape:

@@ -26,7 +26,7 @@ from tpy.errors import Internal, InvalidArgument, TpyError
 from tpy.messages import DataType, Tensor
 from tpy_data.backends.pytorch.names import no_such_output
 from tpy_data.backends.pytorch.program import Program
-from tpy_data.backends.pytorch.settings import ModelSettings
+from tpy_data.backends.pytorch.settings import PyTorchModelSettings
 from tpy_data.backends.pytorch.signature import Shape, ValueKind
 from tpy_data.backends.pytorch.tensors import DATATYPE_OF, Array, from_strings, to_scalar, to_strings
 from tpy_data.backends.pytorch.transfer import Transfer
@@ -54,7 +54,7 @@ class PyTorchInstance:
         program: Program,
         transfer: Transfer,
         config: ModelConfig,
-        settings: ModelSettings,
+        settings: PyTorchModelSettings,
         *,
         inputs: Mapping[str, int],
         outputs: Mapping[str, int | str],

@@ -20,7 +20,7 @@ from tpy_data.backends.pytorch.names import input_positions, output_positions
 from tpy_data.backends.pytorch.package import PackageProgram
 from tpy_data.backends.pytorch.program import Program, load_failure
 from tpy_data.backends.pytorch.script import ScriptProgram
-from tpy_data.backends.pytorch.settings import RUNTIME, ModelSettings, model_settings, without_meaning
+from tpy_data.backends.pytorch.settings import RUNTIME, PyTorchModelSettings, model_settings, without_meaning
 from tpy_data.backends.pytorch.transfer import DeviceTransfer, HostTransfer, Transfer, torch_device
 from tpy_data.backends.pytorch.validation import validate_inputs, validate_outputs
 from tpy_data.backends.states import ImplicitState, StatefulInstance
@@ -45,7 +45,7 @@ class ProcessSettings:
         self._lock = threading.Lock()
         self._set: dict[str, tuple[object, str]] = {}
 
-    def apply(self, model_name: str, settings: ModelSettings, log: Log) -> None:
+    def apply(self, model_name: str, settings: PyTorchModelSettings, log: Log) -> None:
         """Set what the model asks for, unless another model has set it before."""
         wanted: dict[str, object] = dict(settings.jit_switches)
         if settings.interop_threads > 0:
@@ -235,7 +235,7 @@ def _require_cuda(placement: InstancePlacement) -> None:
         )
 
 
-def _threads(settings: ModelSettings, host: HostPolicy) -> int:
+def _threads(settings: PyTorchModelSettings, host: HostPolicy) -> int:
     """Threads that share the work of one operator: as many as were asked for, else one for each core that the instance may
     use."""
     return settings.intraop_threads or len(host.cpu_cores) or _THREADS_DEFAULT

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tpy.backend import state_specs
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
-from tpy_data.backends.pytorch.signature import Result, Signature
+from tpy_data.backends.pytorch.signature import ModuleOutput, ModuleSignature
 from tpy_data.backends.validation import left_out_text
 
 Warn = Callable[[str], None]
 
 
-def input_positions(config: ModelConfig, signature: Signature, warn: Warn = lambda text: None) -> dict[str, int]:
+def input_positions(config: ModelConfig, signature: ModuleSignature, warn: Warn = lambda text: None) -> dict[str, int]:
     """The position of every input that the model is fed: those of the configuration, control tensors, states and batch inputs.
 
     Raises InvalidArgument for a name that cannot be placed, a position that the model does not have, and one that is taken twice.
@@ -48,7 +48,7 @@ def input_positions(config: ModelConfig, signature: Signature, warn: Warn = lamb
     return positions
 
 
-def output_positions(config: ModelConfig, signature: Signature, warn: Warn = lambda text: None) -> dict[str, int | str]:
+def output_positions(config: ModelConfig, signature: ModuleSignature, warn: Warn = lambda text: None) -> dict[str, int | str]:
     """The position, or the key in a dict, of every output that is read: those of the configuration, and states. As above."""
     given = [entry.name for entry in config.output]
     states = [spec.output_name for spec in state_specs(config)]
@@ -82,7 +82,7 @@ def output_positions(config: ModelConfig, signature: Signature, warn: Warn = lam
     return dict(positions)
 
 
-def _left_out(results: Sequence[Result], positions: Mapping[str, int]) -> list[str]:
+def _left_out(results: Sequence[ModuleOutput], positions: Mapping[str, int]) -> list[str]:
     """The names by which a configuration could list the results that it does not."""
     taken = set(positions.values())
     return [each.key or each.path or f"OUTPUT__{place}" for place, each in enumerate(results) if place not in taken]
@@ -138,7 +138,9 @@ def _fallback(config: ModelConfig, word: str, names: Sequence[str], why: str) ->
     )
 
 
-def _require_distinct(config: ModelConfig, word: str, positions: Mapping[str, int], count: int, signature: Signature) -> None:
+def _require_distinct(
+    config: ModelConfig, word: str, positions: Mapping[str, int], count: int, signature: ModuleSignature
+) -> None:
     taken: dict[int, str] = {}
     for name, position in positions.items():
         if position >= count:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from tpy.errors import Internal
-from tpy_data.backends.pytorch.signature import Signature
+from tpy_data.backends.pytorch.signature import ModuleSignature
 
 _OPERATOR = re.compile(r"(?:Unknown builtin op: |_OpNamespace' ')(\w+)")
 
@@ -22,7 +22,7 @@ class Program(Protocol):
     """A loaded model on one device. Where instances share one, they run it in several threads at once."""
 
     @property
-    def signature(self) -> Signature: ...
+    def signature(self) -> ModuleSignature: ...
 
     @property
     def writes_inputs(self) -> bool:
@@ -35,7 +35,7 @@ class Program(Protocol):
         ...
 
     def run(self, values: Values) -> Sequence[Any] | Mapping[str, Any]:
-        """Results in order, or by key (`Signature.gives_dict`). Raises what the model raises."""
+        """Results in order, or by key (`ModuleSignature.gives_dict`). Raises what the model raises."""
         ...
 
 

@@ -12,7 +12,7 @@ import torch
 
 from tpy.errors import Internal, TpyError, Unsupported
 from tpy_data.backends.pytorch.program import Values, load_failure
-from tpy_data.backends.pytorch.signature import Argument, Result, Signature, ValueKind
+from tpy_data.backends.pytorch.signature import ModuleInput, ModuleOutput, ModuleSignature, ValueKind
 
 _KINDS = {
     "TensorType": ValueKind.TENSOR,
@@ -72,18 +72,18 @@ def _load(path: Path, device: torch.device | None) -> Any:
     return torch.jit.load(str(path), map_location=device).eval()
 
 
-def _signature(schema: Any) -> Signature:
+def _signature(schema: Any) -> ModuleSignature:
     arguments = schema.arguments
     if arguments and arguments[0].type.kind() == "ClassType":
         arguments = arguments[1:]
     outputs, gives_dict = _results(schema.returns[0].type)
     if len(arguments) == 1 and arguments[0].type.kind() == "DictType":
-        return Signature(takes_dict=True, outputs=outputs, gives_dict=gives_dict)
+        return ModuleSignature(takes_dict=True, outputs=outputs, gives_dict=gives_dict)
     inputs = tuple(_argument(each) for each in arguments)
-    return Signature(inputs=inputs, outputs=outputs, gives_dict=gives_dict)
+    return ModuleSignature(inputs=inputs, outputs=outputs, gives_dict=gives_dict)
 
 
-def _argument(argument: Any) -> Argument:
+def _argument(argument: Any) -> ModuleInput:
     """Raises Unsupported, with Triton's text, for a type that no tensor of a request can become."""
     given = argument.type
     if given.kind() == "OptionalType":
@@ -96,16 +96,16 @@ def _argument(argument: Any) -> Argument:
             f"An input of type '{argument.type}' was detected in the model. Only a single input of type Dict(str, Tensor) "
             "or input(s) of type Tensor are supported."
         )
-    return Argument(name=argument.name, kind=kind, required=not argument.has_default_value())
+    return ModuleInput(name=argument.name, kind=kind, required=not argument.has_default_value())
 
 
-def _results(returned: Any) -> tuple[tuple[Result, ...] | None, bool]:
+def _results(returned: Any) -> tuple[tuple[ModuleOutput, ...] | None, bool]:
     """The results that the module's type tells, and whether it returns a dict."""
     kind = returned.kind()
     if kind == "TupleType":
-        return tuple(Result() for _ in returned.elements()), False
+        return tuple(ModuleOutput() for _ in returned.elements()), False
     if kind == "TensorType":
-        return (Result(),), False
+        return (ModuleOutput(),), False
     return None, kind == "DictType"
 
 

@@ -23,13 +23,13 @@ _ONLY_TORCH_SCRIPT = ("DISABLE_OPTIMIZED_EXECUTION", *_JIT_SWITCHES)
 _ONLY_CUDA = ("DISABLE_CUDNN", "ENABLE_CACHE_CLEANING")
 
 
-class BackendConfig(msgspec.Struct, frozen=True, kw_only=True):
+class PyTorchConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The backend's own settings."""
 
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
 
 
-class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+class PyTorchModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One model's parameters. Thread counts 0 leave PyTorch's default.
 
     `jit_switches` are the ones that were given; they and `interop_threads` belong to the whole process. `compile_options` None:
@@ -47,15 +47,15 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     compile_options: Mapping[str, object] | None = None
 
 
-def backend_config(pairs: Mapping[str, str]) -> BackendConfig:
+def backend_config(pairs: Mapping[str, str]) -> PyTorchConfig:
     """Parse `--backend-config` pairs; unknown keys may be meant for other backends. Raises InvalidArgument."""
     size = default_max_batch_size(pairs)
-    return BackendConfig(default_max_batch_size=size)
+    return PyTorchConfig(default_max_batch_size=size)
 
 
-def model_settings(config: ModelConfig) -> ModelSettings:
+def model_settings(config: ModelConfig) -> PyTorchModelSettings:
     """Parse a model's `parameters`; those with other names are not ours to judge. Raises InvalidArgument for a wrong value."""
-    return ModelSettings(
+    return PyTorchModelSettings(
         intraop_threads=_count(config, "INTRA_OP_THREAD_COUNT", "NUM_THREADS"),
         interop_threads=_count(config, "INTER_OP_THREAD_COUNT", "NUM_INTEROP_THREADS"),
         optimized_execution=not _switch(config, "DISABLE_OPTIMIZED_EXECUTION", default=False),

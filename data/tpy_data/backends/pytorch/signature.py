@@ -27,7 +27,7 @@ class ValueKind(enum.Enum):
     BOOLEAN = "bool"
 
 
-class Argument(msgspec.Struct, frozen=True, kw_only=True):
+class ModuleInput(msgspec.Struct, frozen=True, kw_only=True):
     """An input. `path` is its name in Triton's words for packages (`ARGS[0]`, `KWARGS[mask]`). What the file does not say of
     tensors is None. One that is not `required` has a default in the model."""
 
@@ -39,8 +39,9 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     shape: Shape | None = None
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """An output. `key` is its key where the model returns a dict of tensors, `path` its name as in `Argument` (`RESULT[0]`)."""
+class ModuleOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """An output. `key` is its key where the model returns a dict of tensors, `path` its name as in `ModuleInput`
+    (`RESULT[0]`)."""
 
     key: str = ""
     path: str = ""
@@ -48,7 +49,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     shape: Shape | None = None
 
 
-class Signature(msgspec.Struct, frozen=True, kw_only=True):
+class ModuleSignature(msgspec.Struct, frozen=True, kw_only=True):
     """In the model's order.
 
     `takes_dict`: there is one input, a dict of tensors, whose keys are not known. `outputs` None: how many there are shows when
@@ -56,8 +57,8 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     tensors whose first dimension is open, None for any.
     """
 
-    inputs: tuple[Argument, ...] = ()
-    outputs: tuple[Result, ...] | None = None
+    inputs: tuple[ModuleInput, ...] = ()
+    outputs: tuple[ModuleOutput, ...] | None = None
     takes_dict: bool = False
     gives_dict: bool = False
     batch_max: int | None = None
@@ -65,13 +66,13 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_described(self) -> bool:
         """True when the types and shapes of all tensors are known."""
-        tensors: tuple[Argument | Result, ...] = (*self.inputs, *(self.outputs or ()))
+        tensors: tuple[ModuleInput | ModuleOutput, ...] = (*self.inputs, *(self.outputs or ()))
         return self.outputs is not None and all(each.datatype is not None and each.shape is not None for each in tensors)
 
     @property
     def batches(self) -> bool:
         """True when the first dimension of every tensor is open."""
-        tensors: tuple[Argument | Result, ...] = (*self.inputs, *(self.outputs or ()))
+        tensors: tuple[ModuleInput | ModuleOutput, ...] = (*self.inputs, *(self.outputs or ()))
         return all((each.shape or ())[:1] == (VARIABLE,) for each in tensors)
 
     def text(self) -> str:
@@ -82,30 +83,30 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
         return f"forward({'Dict[str, Tensor]' if self.takes_dict else inputs}) -> {gives}"
 
 
-def _type_text(argument: Argument) -> str:
+def _type_text(argument: ModuleInput) -> str:
     text = _tensor_text(argument) if argument.kind is ValueKind.TENSOR else argument.kind.value
     return text if argument.required else f"{text} = ..."
 
 
-def _tensor_text(tensor: Argument | Result) -> str:
+def _tensor_text(tensor: ModuleInput | ModuleOutput) -> str:
     datatype = tensor.datatype.config_name if tensor.datatype is not None else "Tensor"
     return datatype if tensor.shape is None else f"{datatype}{shape_text(tensor.shape)}"
 
 
-def read_call_spec(inputs: str, outputs: str) -> Signature:
+def read_call_spec(inputs: str, outputs: str) -> ModuleSignature:
     """The signature in what a package says of its calling convention. Raises Internal for a version that is not known,
     Unsupported for anything but tuples, lists and dicts of tensors."""
     (args, kwargs), results = _tree(inputs)["children_spec"], _tree(outputs)
     paths = [("ARGS", path) for path in _paths(args)] + [("KWARGS", path) for path in _paths(kwargs)]
     arguments = tuple(
-        Argument(name=_argument_name(word, path, position), path=word + _text(path))
+        ModuleInput(name=_argument_name(word, path, position), path=word + _text(path))
         for position, (word, path) in enumerate(paths)
     )
     gives = results.get("type") == "builtins.dict"
-    return Signature(
+    return ModuleSignature(
         inputs=arguments,
         outputs=tuple(
-            Result(path=f"RESULT{_text(path)}", key=path[0] if gives and len(path) == 1 else "") for path in _paths(results)
+            ModuleOutput(path=f"RESULT{_text(path)}", key=path[0] if gives and len(path) == 1 else "") for path in _paths(results)
         ),
     )
 

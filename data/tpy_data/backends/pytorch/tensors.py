@@ -10,7 +10,7 @@ import torch
 
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType
-from tpy_data.backends.pytorch.signature import Argument, ValueKind
+from tpy_data.backends.pytorch.signature import ModuleInput, ValueKind
 
 Array = np.ndarray[Any, Any]
 
@@ -81,7 +81,7 @@ def from_strings(elements: list[str]) -> Array:
     return array
 
 
-def to_scalar(name: str, array: Array, argument: Argument) -> int | float | bool:
+def to_scalar(name: str, array: Array, argument: ModuleInput) -> int | float | bool:
     """The one value of an array, for an argument that is a number. Raises InvalidArgument where its elements differ: an execution
     has one value for all requests of its batch."""
     first = array.flat[0] if array.size else None

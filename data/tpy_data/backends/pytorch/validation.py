@@ -9,7 +9,7 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import ModelInput, ModelOutput
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType
-from tpy_data.backends.pytorch.signature import Argument, Result, Shape, Signature, ValueKind
+from tpy_data.backends.pytorch.signature import ModuleInput, ModuleOutput, ModuleSignature, Shape, ValueKind
 from tpy_data.backends.signature import VARIABLE, shape_text
 
 _INTEGERS = frozenset(
@@ -31,7 +31,7 @@ _SCALAR_DATATYPES: Mapping[ValueKind, frozenset[DataType]] = {
 }
 
 
-def validate_inputs(config: ModelConfig, signature: Signature, positions: Mapping[str, int]) -> None:
+def validate_inputs(config: ModelConfig, signature: ModuleSignature, positions: Mapping[str, int]) -> None:
     """Raise InvalidArgument for the first thing that does not fit: number of inputs, kinds, datatypes, shapes."""
     if not signature.takes_dict:
         _validate_count(config, signature, positions)
@@ -58,7 +58,7 @@ def validate_inputs(config: ModelConfig, signature: Signature, positions: Mappin
         _validate_made(config, signature, positions)
 
 
-def validate_outputs(config: ModelConfig, signature: Signature, positions: Mapping[str, int | str]) -> None:
+def validate_outputs(config: ModelConfig, signature: ModuleSignature, positions: Mapping[str, int | str]) -> None:
     """The same for outputs."""
     cut = {name for made in config.batch_output for name in made.target_name}
     for wanted in config.output:
@@ -80,7 +80,7 @@ def _dims(tensor: ModelInput | ModelOutput) -> Shape:
     return tensor.dims if tensor.reshape is None else tensor.reshape.shape
 
 
-def _validate_count(config: ModelConfig, signature: Signature, positions: Mapping[str, int]) -> None:
+def _validate_count(config: ModelConfig, signature: ModuleSignature, positions: Mapping[str, int]) -> None:
     """Every argument without a default is fed."""
     missing = [
         argument.name
@@ -102,7 +102,7 @@ def _validate_strings(config: ModelConfig, tensor: ModelInput | ModelOutput, wor
         )
 
 
-def _validate_kind(config: ModelConfig, given: ModelInput, argument: Argument) -> None:
+def _validate_kind(config: ModelConfig, given: ModelInput, argument: ModuleInput) -> None:
     kind = argument.kind
     if kind is ValueKind.TENSOR:
         fits = given.data_type is not DataType.BYTES
@@ -117,7 +117,7 @@ def _validate_kind(config: ModelConfig, given: ModelInput, argument: Argument) -
         )
 
 
-def _validate_datatype(config: ModelConfig, word: str, name: str, datatype: DataType, tensor: Argument | Result) -> None:
+def _validate_datatype(config: ModelConfig, word: str, name: str, datatype: DataType, tensor: ModuleInput | ModuleOutput) -> None:
     if tensor.datatype is not None and tensor.datatype is not datatype:
         raise InvalidArgument(
             f"unable to load model '{config.name}', configuration expects datatype {datatype.config_name} for {word} "
@@ -125,7 +125,7 @@ def _validate_datatype(config: ModelConfig, word: str, name: str, datatype: Data
         )
 
 
-def _validate_shape(config: ModelConfig, word: str, name: str, dims: Shape, tensor: Argument | Result) -> None:
+def _validate_shape(config: ModelConfig, word: str, name: str, dims: Shape, tensor: ModuleInput | ModuleOutput) -> None:
     if tensor.shape is None:
         return
     batches = config.max_batch_size > 0
@@ -147,7 +147,7 @@ def _validate_shape(config: ModelConfig, word: str, name: str, dims: Shape, tens
         )
 
 
-def _validate_made(config: ModelConfig, signature: Signature, positions: Mapping[str, int]) -> None:
+def _validate_made(config: ModelConfig, signature: ModuleSignature, positions: Mapping[str, int]) -> None:
     """Control tensors and states, which are arguments of the model like any other."""
     controls = config.sequence_batching.control_input if config.sequence_batching is not None else ()
     for entry in controls:

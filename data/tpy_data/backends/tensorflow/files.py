@@ -18,7 +18,7 @@ from tpy.messages.datatypes import from_numpy
 from tpy_data.backends.contents import contents_of
 from tpy_data.backends.file_backend import read_whole
 from tpy_data.backends.signature import Signature, TensorInfo, tensors_text
-from tpy_data.backends.tensorflow.settings import ModelSettings
+from tpy_data.backends.tensorflow.settings import TensorFlowModelSettings
 
 Names = Mapping[str, str]
 """From the name of a tensor in the configuration to that in the graph."""
@@ -29,7 +29,7 @@ _OPAQUE = frozenset({"resource", "variant"})
 _NOT_FOR_SERVING = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
 
 
-def meta_graph(folder: Path, name: str, settings: ModelSettings) -> Any:
+def meta_graph(folder: Path, name: str, settings: TensorFlowModelSettings) -> Any:
     """The MetaGraph with the tag that the settings name, else `serve`, else the only one. Raises Unavailable for a folder that is
     not a SavedModel, Internal for one that cannot be read, InvalidArgument for a tag that it does not have."""
     binary, text = folder / "saved_model.pb", folder / "saved_model.pbtxt"
@@ -63,7 +63,7 @@ def _unreadable(file: Path, name: str, reason: str) -> Internal:
     return Internal(f"unable to read the SavedModel of model '{name}': '{file.parent.name}/{file.name}': {reason}{advice}")
 
 
-def signature_of(graph: Any, name: str, settings: ModelSettings) -> tuple[Signature, Names, Names]:
+def signature_of(graph: Any, name: str, settings: TensorFlowModelSettings) -> tuple[Signature, Names, Names]:
     """The signature that the settings name, else `serving_default`, else the only one; and the graph's names of inputs and
     outputs. Raises InvalidArgument when there is no signature, or more than one to choose from, Unsupported for a tensor that
     cannot be served."""

@@ -19,7 +19,7 @@ from tpy_data.backends.contents import contents_of
 from tpy_data.backends.file_backend import read_whole
 from tpy_data.backends.signature import VARIABLE, Signature, TensorInfo
 from tpy_data.backends.tensorflow.files import Names, datatype_of, meta_graph, signature_of
-from tpy_data.backends.tensorflow.settings import BackendConfig, ModelSettings, read_init_ops
+from tpy_data.backends.tensorflow.settings import TensorFlowConfig, TensorFlowModelSettings, read_init_ops
 
 v1 = tf.compat.v1
 
@@ -33,8 +33,8 @@ class LoadedGraph:
         self,
         path: Path,
         context: ModelContext,
-        settings: ModelSettings,
-        backend: BackendConfig,
+        settings: TensorFlowModelSettings,
+        backend: TensorFlowConfig,
         placement: InstancePlacement,
         libraries: Sequence[str],
     ) -> None:
@@ -52,7 +52,7 @@ class LoadedGraph:
                 raise
         self.signature, self.input_names, self.output_names = described
 
-    def _open(self, path: Path, context: ModelContext, settings: ModelSettings) -> tuple[Signature, Names, Names]:
+    def _open(self, path: Path, context: ModelContext, settings: TensorFlowModelSettings) -> tuple[Signature, Names, Names]:
         name = context.config.name
         if path.is_dir():
             tags = list(meta_graph(path, name, settings).meta_info_def.tags)
@@ -67,7 +67,7 @@ class LoadedGraph:
         """Give back threads and memory."""
         self.session.close()
 
-    def _initialize(self, context: ModelContext, settings: ModelSettings) -> None:
+    def _initialize(self, context: ModelContext, settings: TensorFlowModelSettings) -> None:
         """Run the operations that TF_INIT_OPS_FILE lists."""
         for operation in read_init_ops(context, settings.init_ops_file):
             self.session.run(operation)
@@ -103,7 +103,7 @@ def _device(placement: InstancePlacement) -> str | None:
     return None if placement.kind is InstanceKind.KIND_MODEL else "/CPU:0"
 
 
-def _session_config(settings: ModelSettings, backend: BackendConfig, placement: InstancePlacement) -> Any:
+def _session_config(settings: TensorFlowModelSettings, backend: TensorFlowConfig, placement: InstancePlacement) -> Any:
     gpu = v1.GPUOptions(allow_growth=not backend.gpu_memory_fraction, per_process_gpu_memory_fraction=backend.gpu_memory_fraction)
     config = v1.ConfigProto(
         intra_op_parallelism_threads=settings.intra_threads,

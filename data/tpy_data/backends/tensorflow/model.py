@@ -18,7 +18,7 @@ from tpy_data.backends.parameter_values import operator_libraries
 from tpy_data.backends.signature import Signature
 from tpy_data.backends.tensorflow.files import meta_graph, signature_of
 from tpy_data.backends.tensorflow.graph import LoadedGraph, text_of
-from tpy_data.backends.tensorflow.settings import GRAPHDEF, BackendConfig, backend_config, model_settings
+from tpy_data.backends.tensorflow.settings import GRAPHDEF, TensorFlowConfig, backend_config, model_settings
 from tpy_data.backends.validation import validate
 
 _Run = Callable[..., list[Array]]
@@ -83,7 +83,7 @@ class TensorFlowModel:
     """A `LoadedModel`. Instances on a device share a session, whose runs go side by side: weights are in memory once.
     MAX_SESSION_SHARE_COUNT says how many may; Triton's default is one."""
 
-    def __init__(self, context: ModelContext, backend: BackendConfig) -> None:
+    def __init__(self, context: ModelContext, backend: TensorFlowConfig) -> None:
         """Loads nothing yet. Raises InvalidArgument for a wrong parameter, Unavailable for a missing file."""
         self._context = context
         self._backend = backend

@@ -19,7 +19,7 @@ GRAPHDEF = "tensorflow_graphdef"
 SAVEDMODEL = "tensorflow_savedmodel"
 
 
-class BackendConfig(msgspec.Struct, frozen=True, kw_only=True):
+class TensorFlowConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The backend's own settings. `gpu_memory_fraction` 0 lets the memory that is taken of a GPU grow."""
 
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
@@ -27,7 +27,7 @@ class BackendConfig(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory_fraction: float = 0.0
 
 
-class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+class TensorFlowModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One model's parameters. Thread counts 0 leave TensorFlow's default, `session_share_max` 0 has all instances share a
     session, `jit_level` None leaves XLA to TensorFlow."""
 
@@ -41,28 +41,28 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     jit_level: int | None = None
     mixed_precision: bool = False
 
-    def within(self, cpu_cores: Sequence[int]) -> ModelSettings:
+    def within(self, cpu_cores: Sequence[int]) -> TensorFlowModelSettings:
         """The settings of a session whose instances are bound to these cores (none: to no cores)."""
         if not cpu_cores or self.intra_threads:
             return self
         return msgspec.structs.replace(self, intra_threads=len(cpu_cores))
 
 
-def backend_config(pairs: Mapping[str, str]) -> BackendConfig:
+def backend_config(pairs: Mapping[str, str]) -> TensorFlowConfig:
     """Parse `--backend-config` pairs; unknown keys may be meant for other backends. Raises InvalidArgument."""
     text = pairs.get("gpu-memory-fraction", "0")
     try:
         fraction = float(text)
     except ValueError:
         raise InvalidArgument(f"failed to convert '{text}' to a number") from None
-    return BackendConfig(
+    return TensorFlowConfig(
         default_max_batch_size=default_max_batch_size(pairs),
         soft_placement=parse_boolean(pairs.get("allow-soft-placement", "true")),
         gpu_memory_fraction=fraction,
     )
 
 
-def model_settings(config: ModelConfig) -> ModelSettings:
+def model_settings(config: ModelConfig) -> TensorFlowModelSettings:
     """Parse a model's `parameters` and `optimization`. Raises InvalidArgument, with Triton's texts, for a wrong value."""
     if config.platform not in {"", GRAPHDEF, SAVEDMODEL}:
         raise InvalidArgument(f"platform {config.platform} not supported for TensorFlow model '{config.name}'")
@@ -72,7 +72,7 @@ def model_settings(config: ModelConfig) -> ModelSettings:
         raise InvalidArgument(f"parameter '{share}' must be positive number for TensorFlow model '{config.name}'")
     own = config.parameter("TF_USE_PER_SESSION_THREADS", "false").lower()
     graph = config.optimization.graph if config.optimization is not None else None
-    return ModelSettings(
+    return TensorFlowModelSettings(
         intra_threads=_count(config, "TF_NUM_INTRA_THREADS"),
         inter_threads=_count(config, "TF_NUM_INTER_THREADS"),
         own_threads=own == "yes" or parse_boolean("false" if own == "no" else own),  # Triton's documentation has "yes"

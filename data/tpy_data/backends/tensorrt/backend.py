@@ -9,13 +9,13 @@ from tpy.errors import Unavailable
 from tpy_data.backends.tensorrt.completion import complete
 from tpy_data.backends.tensorrt.library import Library, make_logger
 from tpy_data.backends.tensorrt.model import FILENAMES, TensorRTModel
-from tpy_data.backends.tensorrt.settings import BackendConfig
+from tpy_data.backends.tensorrt.settings import TensorRTConfig
 
 
 class TensorRTBackend:
     """One per server. Holds settings only; engines belong to the loaded models."""
 
-    def __init__(self, settings: BackendSettings, config: BackendConfig, library: Library) -> None:
+    def __init__(self, settings: BackendSettings, config: TensorRTConfig, library: Library) -> None:
         """Loads the plugins of TensorRT, and the ones that the settings name. Raises Unavailable when one cannot be loaded."""
         self._config = config
         self._library = library

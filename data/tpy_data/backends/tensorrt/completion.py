@@ -14,13 +14,13 @@ from tpy.errors import Internal, InvalidArgument
 from tpy.messages import DataType
 from tpy_data.backends.completion import dims_of, made_by_server, with_batching
 from tpy_data.backends.signature import VARIABLE
-from tpy_data.backends.tensorrt.signature import Signature, TensorInfo
+from tpy_data.backends.tensorrt.signature import EngineSignature, EngineTensor
 from tpy_data.backends.tensorrt.validation import check_names
 
 _Tensor = TypeVar("_Tensor", ModelInput, ModelOutput)
 
 
-def complete(config: ModelConfig, signature: Signature) -> ModelConfig:
+def complete(config: ModelConfig, signature: EngineSignature) -> ModelConfig:
     """Fill in the batch size, a batcher, lists of inputs and outputs that are empty, and, in lists that are not, missing
     datatypes, dims and marks of shape tensors.
 
@@ -43,7 +43,7 @@ def complete(config: ModelConfig, signature: Signature) -> ModelConfig:
     return msgspec.structs.replace(config, input=inputs, output=outputs)
 
 
-def _with_batching(config: ModelConfig, signature: Signature) -> ModelConfig:
+def _with_batching(config: ModelConfig, signature: EngineSignature) -> ModelConfig:
     largest = _largest_batch(config, signature)
     hint = _batching_hint(config, signature)
     if hint and not largest:
@@ -61,7 +61,7 @@ def _with_batching(config: ModelConfig, signature: Signature) -> ModelConfig:
     return with_batching(config, largest)
 
 
-def _largest_batch(config: ModelConfig, signature: Signature) -> int:
+def _largest_batch(config: ModelConfig, signature: EngineSignature) -> int:
     """The largest first dimension that all inputs may have in one of the profiles of the instance groups; 0 for an engine that
     does not batch: whose inputs have no first dimension, or one of a size that is fixed and not 1."""
     for info in signature.inputs.values():
@@ -91,11 +91,11 @@ def profile_indices(config: ModelConfig, count: int) -> list[int]:
     return sorted({int(profile) for profile in named} or {0})
 
 
-def _batching_hint(config: ModelConfig, signature: Signature) -> bool | None:
+def _batching_hint(config: ModelConfig, signature: EngineSignature) -> bool | None:
     """Returns True when the configuration's tensors have one dimension less than the engine's, or are ragged; False when they
     have as many; None when none has dims. Raises Internal when they differ in that."""
     found: bool | None = None
-    pairs: Iterable[tuple[Sequence[ModelInput | ModelOutput], Mapping[str, TensorInfo]]] = (
+    pairs: Iterable[tuple[Sequence[ModelInput | ModelOutput], Mapping[str, EngineTensor]]] = (
         (config.input, signature.inputs),
         (config.output, signature.outputs),
     )
@@ -122,7 +122,7 @@ def _dims(tensor: ModelInput | ModelOutput) -> tuple[int, ...]:
     return tensor.dims if tensor.reshape is None else tensor.reshape.shape
 
 
-def _new(kind: type[_Tensor], info: TensorInfo, *, batches: bool) -> _Tensor:
+def _new(kind: type[_Tensor], info: EngineTensor, *, batches: bool) -> _Tensor:
     dims, reshape = _dims_of(info, batches=batches)
     if info.datatype is DataType.INVALID:
         raise InvalidArgument(f"tensor '{info.name}' has type {info.type_name} of TensorRT, which requests cannot have")
@@ -136,7 +136,7 @@ def _new(kind: type[_Tensor], info: TensorInfo, *, batches: bool) -> _Tensor:
     )
 
 
-def _filled(tensor: _Tensor, infos: Mapping[str, TensorInfo], *, batches: bool) -> _Tensor:
+def _filled(tensor: _Tensor, infos: Mapping[str, EngineTensor], *, batches: bool) -> _Tensor:
     """Only what is not set. Raises InvalidArgument for a mark of a shape tensor on a tensor that is not one."""
     info = infos[tensor.name]
     if tensor.is_shape_tensor and not info.is_shape_tensor:
@@ -157,7 +157,7 @@ def _filled(tensor: _Tensor, infos: Mapping[str, TensorInfo], *, batches: bool) 
     )
 
 
-def _dims_of(info: TensorInfo, *, batches: bool) -> tuple[tuple[int, ...], TensorReshape | None]:
+def _dims_of(info: EngineTensor, *, batches: bool) -> tuple[tuple[int, ...], TensorReshape | None]:
     """The configuration's dims and reshape. In a model that batches, a shape tensor has the batch size in front of its values: it
     is neither a dimension nor a value of the request's."""
     if info.is_shape_tensor:

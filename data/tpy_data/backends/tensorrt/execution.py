@@ -15,19 +15,19 @@ from tpy_data.backends.tensorrt.buffers import Gathered, GrowingBuffer, HostValu
 from tpy_data.backends.tensorrt.graph_specs import GraphShapes, GraphSpec, closest, shapes_of
 from tpy_data.backends.tensorrt.library import Library, Log
 from tpy_data.backends.tensorrt.profiles import Shapes, choose, refusal
-from tpy_data.backends.tensorrt.signature import Profile, Shape, Signature
+from tpy_data.backends.tensorrt.signature import EngineSignature, OptimizationProfile, Shape
 
 
-class Plan(NamedTuple):
+class SharedEngine(NamedTuple):
     """The parts of a loaded engine that its instances on a device share."""
 
     library: Library
     logger: Any
     engine: Any
-    signature: Signature
+    signature: EngineSignature
 
 
-class Demand(NamedTuple):
+class ContextDemand(NamedTuple):
     """The requirements of an instance on its contexts. `batch_max` (0: no batching) bounds the first dimension of inputs but
     those in
     `unbounded`, which are flat or made for a whole batch. `strategy` is the name of an ExecutionContextAllocationStrategy."""
@@ -52,15 +52,17 @@ class _Context(NamedTuple):
     """A context, which keeps to one optimization profile, and the graphs that were captured with it."""
 
     context: Any
-    profile: Profile
+    profile: OptimizationProfile
     shapes: list[GraphShapes]
     graphs: list[Graph]
 
 
-class Execution:
+class EngineExecution:
     """Used in the instance's thread only, with its device as the current one."""
 
-    def __init__(self, plan: Plan, devices: Devices, device: Device, stream: Stream, demand: Demand, log: Log) -> None:
+    def __init__(
+        self, plan: SharedEngine, devices: Devices, device: Device, stream: Stream, demand: ContextDemand, log: Log
+    ) -> None:
         """Makes the contexts, allocates memory, captures graphs. Raises TpyError."""
         self._plan = plan
         self._device = device
@@ -130,7 +132,7 @@ class Execution:
         self._outputs.clear()
         self._allocators.clear()
 
-    def _largest(self, profile: Profile) -> dict[str, Shape]:
+    def _largest(self, profile: OptimizationProfile) -> dict[str, Shape]:
         """The largest shapes that inputs can have. Raises InvalidArgument for a max_batch_size beyond the profile."""
         largest = {}
         for name in self._inputs:
@@ -148,7 +150,7 @@ class Execution:
             {name: info.datatype.numpy for name, info in infos.items()},
         )
 
-    def _make_context(self, profile: Profile, largest: Shapes) -> _Context:
+    def _make_context(self, profile: OptimizationProfile, largest: Shapes) -> _Context:
         """A context with all shapes and values at their largest, so that it tells how large outputs can be."""
         library, engine, name = self._plan.library, self._plan.engine, self._demand.model_name
         strategy = getattr(library.ExecutionContextAllocationStrategy, self._demand.strategy)

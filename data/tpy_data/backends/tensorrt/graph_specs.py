@@ -11,7 +11,7 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import CudaGraphShape, CudaGraphSpec
 from tpy.errors import InvalidArgument
 from tpy_data.backends.tensorrt.profiles import Shapes
-from tpy_data.backends.tensorrt.signature import Profile, Shape
+from tpy_data.backends.tensorrt.signature import OptimizationProfile, Shape
 
 _SIZES_DEFAULT = (1, 2, 3, 4, 6, 8, 12, 16)
 """Triton's choice, for models without a batcher that says which sizes it prefers: graphs help small batches most."""
@@ -100,7 +100,7 @@ def _check(config: ModelConfig, spec: GraphSpec) -> None:
                 raise InvalidArgument(f"graph lower bound spec expects input '{name}' to have dimension <= {size}")
 
 
-def shapes_of(spec: GraphSpec, profile: Profile, unbatched: Iterable[str]) -> GraphShapes | None:
+def shapes_of(spec: GraphSpec, profile: OptimizationProfile, unbatched: Iterable[str]) -> GraphShapes | None:
     """The shapes of all inputs in a profile; None when the profile does not take them. `unbatched` are inputs that the server
     makes for a whole batch: their shapes have no batch dimension in front, where the specification names them.
 

@@ -14,18 +14,20 @@ from tpy.devices import Array, Bytes, Device, DeviceArray, Devices
 from tpy.errors import Internal, InvalidArgument, TpyError
 from tpy.messages import MemoryType, Place, Tensor
 from tpy_data.backends.tensorrt.buffers import Gathered, gathered
-from tpy_data.backends.tensorrt.execution import Execution, Produced
+from tpy_data.backends.tensorrt.execution import EngineExecution, Produced
 from tpy_data.backends.tensorrt.profiles import Shapes
-from tpy_data.backends.tensorrt.signature import Signature
+from tpy_data.backends.tensorrt.signature import EngineSignature
 
 
 class TensorRTInstance:
     """Runs in one thread. Everything of a batch is queued in one stream, and waited for once; its times tell the copies to and
     from the device as inference."""
 
-    def __init__(self, execution: Execution, signature: Signature, devices: Devices, device: Device, config: ModelConfig) -> None:
+    def __init__(
+        self, execution: EngineExecution, signature: EngineSignature, devices: Devices, device: Device, config: ModelConfig
+    ) -> None:
         """To be called in the instance's thread, with the device as the current one."""
-        self._execution: Execution | None = execution
+        self._execution: EngineExecution | None = execution
         self._signature = signature
         self._devices = devices
         self._device = device
@@ -88,7 +90,7 @@ class TensorRTInstance:
         return {name: (*front, *map(int, first.inputs[name].array.ravel())) for name in self._shape_inputs}
 
     def _copy_out(
-        self, execution: Execution, requests: Sequence[ExecutionRequest], produced: Mapping[str, Produced]
+        self, execution: EngineExecution, requests: Sequence[ExecutionRequest], produced: Mapping[str, Produced]
     ) -> dict[str, Any]:
         """Queue copies of the outputs that somebody wants: to the host, or to memory of the device that is the request's."""
         wanted = _wanted(requests)

@@ -12,13 +12,13 @@ from tpy.devices import Device
 from tpy.errors import InvalidArgument
 from tpy_data.backends.file_backend import model_file
 from tpy_data.backends.states import ImplicitState, StatefulInstance
-from tpy_data.backends.tensorrt.execution import Demand, Execution, Plan
+from tpy_data.backends.tensorrt.execution import ContextDemand, EngineExecution, SharedEngine
 from tpy_data.backends.tensorrt.graph_specs import graph_specs
 from tpy_data.backends.tensorrt.instance import TensorRTInstance
 from tpy_data.backends.tensorrt.library import Library, make_logger
 from tpy_data.backends.tensorrt.plan import deserialize, read_plan
 from tpy_data.backends.tensorrt.settings import model_settings
-from tpy_data.backends.tensorrt.signature import Signature, read_signature
+from tpy_data.backends.tensorrt.signature import EngineSignature, read_signature
 from tpy_data.backends.tensorrt.validation import validate, validate_profile
 
 FILENAMES = ("model.plan", "model.engine")
@@ -39,18 +39,18 @@ class TensorRTModel:
         self._settings = model_settings(context.config)
         self._graphs = graph_specs(context.config)
         self._lock = threading.Lock()
-        self._plans: dict[tuple[int, int | None], Plan] = {}
+        self._plans: dict[tuple[int, int | None], SharedEngine] = {}
 
     def prepare(self) -> None:
         """Make the engine of the first instance's device, so that a broken model fails here. Raises TpyError."""
         if self._context.placements:
             self.plan(self._context.placements[0])
 
-    def signature(self, placement: InstancePlacement) -> Signature:
+    def signature(self, placement: InstancePlacement) -> EngineSignature:
         """Returns what the engine says of itself, without a look at the configuration. Raises TpyError."""
         return self._load(placement).signature
 
-    def plan(self, placement: InstancePlacement) -> Plan:
+    def plan(self, placement: InstancePlacement) -> SharedEngine:
         """The engine on the placement's device. Raises TpyError, also when the configuration does not fit it."""
         self._require_gpu(placement)
         key = placement.device_id, _dla_core(placement)
@@ -70,7 +70,7 @@ class TensorRTModel:
         named = [validate_profile(config, profile, len(plan.signature.profiles)) for profile in placement.profiles]
         profiles = sorted(set(named) or {0})
         device = context.devices.get(placement.device_id)
-        demand = Demand(
+        demand = ContextDemand(
             model_name=context.name,
             profiles=profiles,
             batch_max=config.max_batch_size,
@@ -80,7 +80,7 @@ class TensorRTModel:
         )
         with device.current():
             stream = device.stream(self._settings.stream_priority)
-            execution = Execution(plan, context.devices, device, stream, demand, context.log)
+            execution = EngineExecution(plan, context.devices, device, stream, demand, context.log)
         context.log(
             "info",
             f"Created instance {placement.name} on GPU {device.id} with stream priority {self._settings.stream_priority} and "
@@ -102,7 +102,7 @@ class TensorRTModel:
         if placement.kind is not InstanceKind.KIND_GPU:
             raise InvalidArgument(f"unable to load model '{self._context.name}', TensorRT backend supports only GPU device")
 
-    def _load(self, placement: InstancePlacement) -> Plan:
+    def _load(self, placement: InstancePlacement) -> SharedEngine:
         context, library = self._context, self._library
         path = model_file(context, FILENAMES, placement=placement)
         content = read_plan(path, context.name)
@@ -112,7 +112,7 @@ class TensorRTModel:
             logger = make_logger(library, context.log)
             runtime = self._runtime(logger, _dla_core(placement))
             engine = deserialize(library, runtime, logger, content, context.name)
-            return Plan(library, logger, engine, read_signature(library, engine))
+            return SharedEngine(library, logger, engine, read_signature(library, engine))
 
     def _runtime(self, logger: Any, dla_core: int | None) -> Any:
         runtime = self._library.Runtime(logger)

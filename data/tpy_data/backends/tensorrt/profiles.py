@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tpy.errors import InvalidArgument
 from tpy_data.backends.signature import shape_text
-from tpy_data.backends.tensorrt.signature import Extent, Profile, Shape
+from tpy_data.backends.tensorrt.signature import Extent, OptimizationProfile, Shape
 
 Shapes = Mapping[str, Shape]
 """By input: of a whole batch, or the values of shape tensors."""
 
 
-def choose(profiles: Sequence[Profile], shapes: Shapes, values: Shapes) -> Profile | None:
+def choose(profiles: Sequence[OptimizationProfile], shapes: Shapes, values: Shapes) -> OptimizationProfile | None:
     """Returns the nearest of the profiles that take this batch, the first of several; None when none does."""
     best, best_distance = None, None
     for profile in profiles:
@@ -23,7 +23,7 @@ def choose(profiles: Sequence[Profile], shapes: Shapes, values: Shapes) -> Profi
     return best
 
 
-def distance(profile: Profile, shapes: Shapes, values: Shapes) -> int | None:
+def distance(profile: OptimizationProfile, shapes: Shapes, values: Shapes) -> int | None:
     """The sum of how far all dimensions and all values of shape tensors are from the profile's best ones; None when it does not
     take them."""
     total = 0
@@ -36,7 +36,7 @@ def distance(profile: Profile, shapes: Shapes, values: Shapes) -> int | None:
     return total
 
 
-def refusal(model_name: str, profiles: Iterable[Profile], shapes: Shapes, values: Shapes) -> InvalidArgument:
+def refusal(model_name: str, profiles: Iterable[OptimizationProfile], shapes: Shapes, values: Shapes) -> InvalidArgument:
     """The error for a batch that no profile takes: what is wrong with the first input that does not fit, for each of them."""
     faults = [_fault(profile, shapes, values) for profile in profiles]
     name, _ = faults[0]
@@ -45,7 +45,7 @@ def refusal(model_name: str, profiles: Iterable[Profile], shapes: Shapes, values
     return InvalidArgument(f"request specifies invalid {what} for input '{name}' for {model_name}. Error details: {reasons}")
 
 
-def _fault(profile: Profile, shapes: Shapes, values: Shapes) -> tuple[str, str]:
+def _fault(profile: OptimizationProfile, shapes: Shapes, values: Shapes) -> tuple[str, str]:
     """The first input that the profile does not take, and why, in Triton's words."""
     for given, extents, what in ((shapes, profile.shapes, "the shape of dimension"), (values, profile.values, "the shape value")):
         for name, shape in given.items():

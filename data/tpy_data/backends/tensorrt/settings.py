@@ -17,7 +17,7 @@ _STRATEGIES = ("STATIC", "ON_PROFILE_CHANGE")
 MULTI_DEVICE = "enable_multi_device"
 
 
-class BackendConfig(msgspec.Struct, frozen=True, kw_only=True):
+class TensorRTConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The backend's own settings. `plugins` are libraries that are loaded before the first engine; `version_compatible` allows
     engines that contain their own runtime, which is code; `library` is the package to use, an addition of ours."""
 
@@ -26,7 +26,7 @@ class BackendConfig(msgspec.Struct, frozen=True, kw_only=True):
     library: str = ""
 
 
-class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+class TensorRTModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One model's. `allocation_strategy` is the name of one of TensorRT's ExecutionContextAllocationStrategy; `stream_priority`
     is 1 for work that goes first, -1 for work that comes last."""
 
@@ -34,19 +34,19 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     stream_priority: int = 0
 
 
-def backend_config(pairs: Mapping[str, str]) -> BackendConfig:
+def backend_config(pairs: Mapping[str, str]) -> TensorRTConfig:
     """Parse `--backend-config` pairs; unknown keys may be meant for other backends. Raises InvalidArgument."""
     library = pairs.get("library", "")
     if library and library not in MODULES:
         raise InvalidArgument(f"unknown library '{library}' for the tensorrt backend: one of {', '.join(MODULES)}")
-    return BackendConfig(
+    return TensorRTConfig(
         plugins=tuple(path for path in pairs.get("plugins", "").split(";") if path),
         version_compatible=parse_boolean(pairs.get("version-compatible", "false")),
         library=library,
     )
 
 
-def model_settings(config: ModelConfig) -> ModelSettings:
+def model_settings(config: ModelConfig) -> TensorRTModelSettings:
     """Parse a model's `parameters` and `optimization`. Raises InvalidArgument, with Triton's texts."""
     strategy = config.parameter(ALLOCATION_STRATEGY, "STATIC")
     if strategy not in _STRATEGIES:
@@ -57,7 +57,7 @@ def model_settings(config: ModelConfig) -> ModelSettings:
     if MULTI_DEVICE in config.parameters and parse_boolean(config.parameter(MULTI_DEVICE)):
         raise InvalidArgument(f"model '{config.name}': engines that span several GPUs ('{MULTI_DEVICE}') are not served")
     priority = config.optimization.priority if config.optimization is not None else ModelPriority.PRIORITY_DEFAULT
-    return ModelSettings(allocation_strategy=strategy, stream_priority=_PRIORITIES[priority])
+    return TensorRTModelSettings(allocation_strategy=strategy, stream_priority=_PRIORITIES[priority])
 
 
 _PRIORITIES = {ModelPriority.PRIORITY_DEFAULT: 0, ModelPriority.PRIORITY_MAX: 1, ModelPriority.PRIORITY_MIN: -1}

@@ -25,7 +25,7 @@ DATATYPES = {
 """By the name of TensorRT's type; types of fewer than 8 bits, and FP8, are missing here."""
 
 
-class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
+class EngineTensor(msgspec.Struct, frozen=True, kw_only=True):
     """An input or output. `shape` counts the batch dimension, and has -1 for what is not fixed.
 
     A shape tensor is one whose values decide about shapes; they are in host memory. `tensor_format` is LINEAR for a tensor that
@@ -48,7 +48,7 @@ class Extent(NamedTuple):
     largest: Shape
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
+class OptimizationProfile(msgspec.Struct, frozen=True, kw_only=True):
     """An optimization profile: the shapes of all inputs and the values of shape tensors, by name."""
 
     index: int
@@ -56,23 +56,23 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     values: Mapping[str, Extent]
 
 
-class Signature(msgspec.Struct, frozen=True, kw_only=True):
+class EngineSignature(msgspec.Struct, frozen=True, kw_only=True):
     """The tensors of an engine by name, in its order, and its profiles by index."""
 
-    inputs: Mapping[str, TensorInfo]
-    outputs: Mapping[str, TensorInfo]
-    profiles: tuple[Profile, ...]
+    inputs: Mapping[str, EngineTensor]
+    outputs: Mapping[str, EngineTensor]
+    profiles: tuple[OptimizationProfile, ...]
 
 
-def read_signature(library: Library, engine: Any) -> Signature:
+def read_signature(library: Library, engine: Any) -> EngineSignature:
     """Ask an engine."""
-    inputs: dict[str, TensorInfo] = {}
-    outputs: dict[str, TensorInfo] = {}
+    inputs: dict[str, EngineTensor] = {}
+    outputs: dict[str, EngineTensor] = {}
     for position in range(engine.num_io_tensors):
         name = engine.get_tensor_name(position)
         is_input = engine.get_tensor_mode(name) == library.TensorIOMode.INPUT
         type_name = engine.get_tensor_dtype(name).name
-        info = TensorInfo(
+        info = EngineTensor(
             name=name,
             datatype=DATATYPES.get(type_name, DataType.INVALID),
             type_name=type_name,
@@ -82,10 +82,10 @@ def read_signature(library: Library, engine: Any) -> Signature:
         )
         (inputs if is_input else outputs)[name] = info
     profiles = tuple(_profile(engine, index, inputs) for index in range(engine.num_optimization_profiles))
-    return Signature(inputs=inputs, outputs=outputs, profiles=profiles)
+    return EngineSignature(inputs=inputs, outputs=outputs, profiles=profiles)
 
 
-def _profile(engine: Any, index: int, inputs: Mapping[str, TensorInfo]) -> Profile:
+def _profile(engine: Any, index: int, inputs: Mapping[str, EngineTensor]) -> OptimizationProfile:
     values = {
         # Its arguments are in this order, whatever their names in the documentation.
         name: _extent(engine.get_tensor_profile_values(index, name))
@@ -93,7 +93,7 @@ def _profile(engine: Any, index: int, inputs: Mapping[str, TensorInfo]) -> Profi
         if info.is_shape_tensor
     }
     shapes = {name: _extent(engine.get_tensor_profile_shape(name, index)) for name in inputs}
-    return Profile(index=index, shapes=shapes, values=values)
+    return OptimizationProfile(index=index, shapes=shapes, values=values)
 
 
 def _extent(triple: Any) -> Extent:

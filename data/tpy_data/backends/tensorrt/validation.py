@@ -10,16 +10,16 @@ from tpy.config.model_config import BatchOutputKind, ModelInput, ModelOutput
 from tpy.errors import InvalidArgument, Unsupported
 from tpy.messages import DataType
 from tpy_data.backends.signature import VARIABLE, shape_text
-from tpy_data.backends.tensorrt.signature import Shape, Signature, TensorInfo
+from tpy_data.backends.tensorrt.signature import EngineSignature, EngineTensor, Shape
 
 _SHAPE_DATATYPES = (DataType.INT32, DataType.INT64)
 
 
-def validate(config: ModelConfig, signature: Signature) -> None:
+def validate(config: ModelConfig, signature: EngineSignature) -> None:
     """Raise InvalidArgument, or Unsupported, for the first thing that does not fit."""
     check_names(config, signature)
     batches = config.max_batch_size > 0
-    fed: dict[str, TensorInfo] = {}
+    fed: dict[str, EngineTensor] = {}
     for given in config.input:
         if given.optional:
             raise InvalidArgument(
@@ -42,7 +42,7 @@ def validate(config: ModelConfig, signature: Signature) -> None:
     _validate_outputs(config, signature)
 
 
-def check_names(config: ModelConfig, signature: Signature) -> None:
+def check_names(config: ModelConfig, signature: EngineSignature) -> None:
     """Raise InvalidArgument for a tensor that the engine has not."""
     if len(config.input) > len(signature.inputs):
         raise InvalidArgument(
@@ -59,7 +59,7 @@ def check_names(config: ModelConfig, signature: Signature) -> None:
             )
 
 
-def _names(tensors: Mapping[str, TensorInfo]) -> str:
+def _names(tensors: Mapping[str, EngineTensor]) -> str:
     return ", ".join(sorted(tensors))
 
 
@@ -67,7 +67,7 @@ def _dims(tensor: ModelInput | ModelOutput) -> tuple[int, ...]:
     return tensor.dims if tensor.reshape is None else tensor.reshape.shape
 
 
-def _claim(config: ModelConfig, fed: dict[str, TensorInfo], inputs: Mapping[str, TensorInfo], name: str) -> TensorInfo:
+def _claim(config: ModelConfig, fed: dict[str, EngineTensor], inputs: Mapping[str, EngineTensor], name: str) -> EngineTensor:
     info = inputs.get(name)
     if info is None:
         raise InvalidArgument(f"input '{name}' not found for {config.name}; the engine has {_names(inputs)}")
@@ -77,7 +77,7 @@ def _claim(config: ModelConfig, fed: dict[str, TensorInfo], inputs: Mapping[str,
     return info
 
 
-def _validate_made(config: ModelConfig, fed: dict[str, TensorInfo], signature: Signature) -> None:
+def _validate_made(config: ModelConfig, fed: dict[str, EngineTensor], signature: EngineSignature) -> None:
     """Inputs that the server makes: control tensors, states, and those of `batch_input`."""
     batches = config.max_batch_size > 0
     sequences = config.sequence_batching
@@ -102,7 +102,7 @@ def _validate_made(config: ModelConfig, fed: dict[str, TensorInfo], signature: S
                 )
 
 
-def _validate_outputs(config: ModelConfig, signature: Signature) -> None:
+def _validate_outputs(config: ModelConfig, signature: EngineSignature) -> None:
     batches = config.max_batch_size > 0
     cut = {name for made in config.batch_output for name in made.target_name}
     for made in config.batch_output:
@@ -130,7 +130,7 @@ def _validate_outputs(config: ModelConfig, signature: Signature) -> None:
         _check_dims(config, spec.output_name, state.shape, spec.dims, batches=batches)
 
 
-def _check_tensor(config: ModelConfig, tensor: ModelInput | ModelOutput, info: TensorInfo, *, word: str) -> None:
+def _check_tensor(config: ModelConfig, tensor: ModelInput | ModelOutput, info: EngineTensor, *, word: str) -> None:
     """Its datatype and its marks."""
     about = f"{word} '{tensor.name}' for model '{config.name}'"
     if tensor.is_shape_tensor is not info.is_shape_tensor:
@@ -151,7 +151,7 @@ def _check_tensor(config: ModelConfig, tensor: ModelInput | ModelOutput, info: T
     _check_datatype(config, tensor.name, tensor.data_type, info, word=word)
 
 
-def _check_datatype(config: ModelConfig, name: str, datatype: DataType, info: TensorInfo, *, word: str) -> None:
+def _check_datatype(config: ModelConfig, name: str, datatype: DataType, info: EngineTensor, *, word: str) -> None:
     if datatype is not info.datatype:
         provided = info.datatype.value if info.datatype is not DataType.INVALID else f"{info.type_name} of TensorRT"
         raise InvalidArgument(
@@ -160,7 +160,7 @@ def _check_datatype(config: ModelConfig, name: str, datatype: DataType, info: Te
         )
 
 
-def _check_ragged(config: ModelConfig, given: ModelInput, info: TensorInfo) -> None:
+def _check_ragged(config: ModelConfig, given: ModelInput, info: EngineTensor) -> None:
     """The engine gets one flat tensor, whatever the configured dims."""
     if info.is_shape_tensor or info.shape != (VARIABLE,):
         raise InvalidArgument(
@@ -170,7 +170,7 @@ def _check_ragged(config: ModelConfig, given: ModelInput, info: TensorInfo) -> N
 
 
 def _check_shape_tensor(
-    config: ModelConfig, tensor: ModelInput | ModelOutput, info: TensorInfo, *, word: str, batches: bool
+    config: ModelConfig, tensor: ModelInput | ModelOutput, info: EngineTensor, *, word: str, batches: bool
 ) -> None:
     """In a model that batches, the engine's has the batch size in front of the values of the configuration's."""
     allowed = _SHAPE_DATATYPES if word == "input" else (DataType.INT64,)

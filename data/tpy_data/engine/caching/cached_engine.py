@@ -35,11 +35,11 @@ from tpy_data.cache.core.entry import CachedResponse, RequestKey
 from tpy_data.cache.core.flights import Flights
 from tpy_data.engine.admission.admission import Admission
 from tpy_data.engine.caching.cache_access import CacheAccess
-from tpy_data.engine.caching.cached_request import CachedRequest, Stage
+from tpy_data.engine.caching.cached_request import CachedRequest, CacheStage
 from tpy_data.engine.requests.handle import EngineHandle
 from tpy_data.engine.requests.model_engine import ModelEngine
 from tpy_data.engine.requests.responder import Responder, deliver, error_of
-from tpy_data.engine.requests.statistics import Failure
+from tpy_data.engine.requests.statistics import FailureReason
 from tpy_data.schedulers.core import CoreSnapshot, Outcome
 from tpy_data.schedulers.core.deadlines import Deadlines
 
@@ -110,15 +110,15 @@ class CachedEngine:
     def cancel(self, request: CachedRequest) -> None:
         """Nobody waits for its answer any more. No-op for one that has ended."""
         stage = request.stage
-        if stage is Stage.ENDED:
+        if stage is CacheStage.ENDED:
             return
-        if stage is not Stage.RUNNING:
+        if stage is not CacheStage.RUNNING:
             self._leave(request)
-            self.statistics.failed(request, Failure.CANCELED, self._clock.now_ns())
+            self.statistics.failed(request, FailureReason.CANCELED, self._clock.now_ns())
             if request.leads:
                 self._succeed(request.key)
             return
-        request.stage = Stage.ENDED
+        request.stage = CacheStage.ENDED
         if request.handle is not None:
             request.handle.cancel()
         if request.leads:
@@ -126,7 +126,7 @@ class CachedEngine:
 
     def leader_of(self, request: CachedRequest) -> CachedRequest | None:
         """As `CachedRequestOwner.leader_of`."""
-        return self._flights.leader(request.key) if request.stage is Stage.WAITING else None
+        return self._flights.leader(request.key) if request.stage is CacheStage.WAITING else None
 
     def snapshot(self) -> CoreSnapshot:
         """Requests that ask or wait here count as queued."""
@@ -145,7 +145,7 @@ class CachedEngine:
     def refuse_waiting(self) -> None:
         """Refuse what waits: no instance can be had."""
         for request in self._flights.members():
-            if request.stage is Stage.WAITING:
+            if request.stage is CacheStage.WAITING:
                 self._refuse(request, Outcome.NO_INSTANCE)
         self._engine.refuse_waiting()
 
@@ -161,7 +161,7 @@ class CachedEngine:
     def hashed(self, request: CachedRequest) -> None:
         """Its key was made in a thread; no key: that failed."""
         self._access.hashing -= 1
-        if request.stage is Stage.ENDED:
+        if request.stage is CacheStage.ENDED:
             return
         if request.key and self._flights.leader(request.key) is None:
             self._lead(request)
@@ -171,7 +171,7 @@ class CachedEngine:
 
     def looked_up(self, request: CachedRequest, response: CachedResponse | None) -> None:
         """The cache has answered after `submit` had returned."""
-        if request.stage is not Stage.ENDED:
+        if request.stage is not CacheStage.ENDED:
             self._take_answer(request, response)
 
     def inserted(self, request: CachedRequest) -> None:
@@ -182,9 +182,9 @@ class CachedEngine:
 
     def delivered(self, request: CachedRequest, response: InferenceResponse) -> None:
         """Keep the answer, give it to all who wait for it; or let others try."""
-        if request.stage is Stage.ENDED:
+        if request.stage is CacheStage.ENDED:
             return
-        request.stage = Stage.ENDED
+        request.stage = CacheStage.ENDED
         error = response.error
         if error is not None:
             deliver(request.sink, response)
@@ -192,7 +192,7 @@ class CachedEngine:
                 self._succeed(request.key)
             elif request.leads:
                 for other in self._flights.end(request.key):
-                    if other.stage is Stage.WAITING:
+                    if other.stage is CacheStage.WAITING:
                         self._start(other)
         else:
             self.statistics.cache_missed(request.spent_ns, request.began_ns - request.queued_ns, inserting=bool(request.key))
@@ -202,7 +202,7 @@ class CachedEngine:
             waiting = self._flights.end(request.key) if request.leads else ()
             deliver(request.sink, response)
             for other in waiting:
-                if other.stage is Stage.WAITING:
+                if other.stage is CacheStage.WAITING:
                     self._answer(other, response.outputs, response.parameters)
 
     # Stages
@@ -216,7 +216,7 @@ class CachedEngine:
         waiting = self._flights.end(request.key) if request.leads else ()
         self._answer(request, response.outputs, response.parameters)
         for other in waiting:
-            if other.stage is Stage.WAITING:
+            if other.stage is CacheStage.WAITING:
                 self._answer(other, response.outputs, response.parameters)
 
     def _run_or_wait(self, request: CachedRequest) -> None:
@@ -226,7 +226,7 @@ class CachedEngine:
                 self._lead(request)
             self._start(request)
         elif leader.priority == request.priority and self._flights.waiting < CACHE_WAITING_MAX:
-            request.stage = Stage.WAITING
+            request.stage = CacheStage.WAITING
             self._flights.wait(request.key, request)
             self._await(request)
         else:
@@ -254,7 +254,7 @@ class CachedEngine:
 
     def _hand_over(self, request: CachedRequest) -> TpyError | None:
         """Submit it to the model. Returns why the model did not take it; it has ended then."""
-        request.stage = Stage.RUNNING
+        request.stage = CacheStage.RUNNING
         if request in self._open:
             request.began_ns = self._clock.now_ns()
             refusal = self._submit(request)
@@ -267,18 +267,18 @@ class CachedEngine:
         try:
             handle = self._engine.submit(request.request, request)
         except TpyError as refusal:
-            request.stage = Stage.ENDED
+            request.stage = CacheStage.ENDED
             return refusal
-        if request.stage is not Stage.ENDED:
+        if request.stage is not CacheStage.ENDED:
             request.handle = handle
         return None
 
     def _answer(self, request: CachedRequest, outputs: tuple[Tensor, ...], parameters: Mapping[str, ParameterValue]) -> None:
         """With an answer that is known."""
-        waited = request.stage is Stage.WAITING
+        waited = request.stage is CacheStage.WAITING
         if request in self._open:
             self._await_no_more(request)
-        request.stage = Stage.ENDED
+        request.stage = CacheStage.ENDED
         now_ns = self._clock.now_ns()
         taken_ns = now_ns - request.queued_ns
         self.statistics.cache_hit(taken_ns, taken_ns - request.spent_ns if waited else 0, request.spent_ns, now_ns)
@@ -299,10 +299,10 @@ class CachedEngine:
 
     def _leave(self, request: CachedRequest) -> None:
         """It asks or waits no more, and has ended."""
-        if request.stage is Stage.WAITING:
+        if request.stage is CacheStage.WAITING:
             self._flights.leave(request.key, request)
         self._await_no_more(request)
-        request.stage = Stage.ENDED
+        request.stage = CacheStage.ENDED
 
     def _await(self, request: CachedRequest) -> None:
         """`submit` returns without an answer and without having handed it to the model."""

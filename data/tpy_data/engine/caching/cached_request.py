@@ -14,7 +14,7 @@ from tpy_data.engine.requests.handle import EngineHandle, Execution, WaitingRequ
 from tpy_data.schedulers.core.contract import Ticket
 
 
-class Stage(enum.Enum):
+class CacheStage(enum.Enum):
     """The place of a cached request."""
 
     ASKING = "asking"
@@ -83,7 +83,7 @@ class CachedRequest(Ticket):
         self.queued_ns = now_ns
         self.request = request
         self.sink = sink
-        self.stage = Stage.ASKING
+        self.stage = CacheStage.ASKING
         self.key = b""
         self.leads = False
         self.submitting = True

@@ -30,7 +30,7 @@ from tpy_data.engine.ensembles.ensemble_request import EnsembleRequest, StepRequ
 from tpy_data.engine.requests.model_engine import Drain
 from tpy_data.engine.requests.outputs import OutputSelection
 from tpy_data.engine.requests.responder import Responder, refused
-from tpy_data.engine.requests.statistics import Failure, VersionStatistics
+from tpy_data.engine.requests.statistics import FailureReason, VersionStatistics
 from tpy_data.engine.serving.served_copy import ServedCopy
 from tpy_data.exception_text import exception_text
 from tpy_data.schedulers.core import CoreSnapshot
@@ -139,7 +139,7 @@ class EnsembleEngine:
     def cancel(self, run: EnsembleRequest) -> None:
         """Forget the request and its steps; no answer follows. No-op for one that has ended."""
         if self._core.cancel(run):
-            self.statistics.failed(run, Failure.CANCELED, self._clock.now_ns())
+            self.statistics.failed(run, FailureReason.CANCELED, self._clock.now_ns())
             self._perform()
 
     def pause(self, run: EnsembleRequest) -> None:
@@ -270,7 +270,7 @@ class EnsembleEngine:
             self.statistics.executed(((run.batch_size, execution),), self._clock.wall_ms())
             self.statistics.succeeded(((run, execution),), now_ns)
         else:
-            self.statistics.failed(run, Failure.REJECTED if answer.end is End.TIMED_OUT else Failure.OTHER, now_ns)
+            self.statistics.failed(run, FailureReason.REJECTED if answer.end is End.TIMED_OUT else FailureReason.OTHER, now_ns)
 
     def _error(self, run: EnsembleRequest, end: End) -> TpyError:
         if end is End.FAILED:

@@ -23,7 +23,7 @@ from tpy.messages.inference import NO_PARAMETERS
 from tpy_data.engine.requests.outputs import OutputSelection
 from tpy_data.engine.requests.responder import Responder
 from tpy_data.engine.requests.response_stream import HandOff, ResponseStream, Sent
-from tpy_data.engine.requests.statistics import Failure, Kind, VersionStatistics
+from tpy_data.engine.requests.statistics import FailureReason, ResponseKind, VersionStatistics
 from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.schedulers.core import Outcome, Phase
 from tpy_data.schedulers.core.deadlines import Deadlines
@@ -150,7 +150,7 @@ class DecoupledRequests:
             return False
         now_ns = self._clock.now_ns()
         self._statistics.responses.add(
-            Kind.CANCEL, stream.index, 0, now_ns - (stream.last_ns or stream.began_ns or ticket.queued_ns)
+            ResponseKind.CANCEL, stream.index, 0, now_ns - (stream.last_ns or stream.began_ns or ticket.queued_ns)
         )
         return self.drop(ticket)
 
@@ -195,7 +195,9 @@ class DecoupledRequests:
             except Internal as fault:
                 error = fault
         stream.failed = stream.failed or error is not None
-        self._count_response(stream, sent, Kind.FAIL if error is not None else Kind.SUCCESS if outputs else Kind.EMPTY)
+        self._count_response(
+            stream, sent, ResponseKind.FAIL if error is not None else ResponseKind.SUCCESS if outputs else ResponseKind.EMPTY
+        )
         if final:
             self._leave(ticket, stream, by_model=True)
             if ticket.execution is not None:
@@ -206,7 +208,7 @@ class DecoupledRequests:
             self._let_core_forget()
             self._ends.request_ended()
 
-    def _count_response(self, stream: ResponseStream, sent: Sent, kind: Kind) -> None:
+    def _count_response(self, stream: ResponseStream, sent: Sent, kind: ResponseKind) -> None:
         began_ns = stream.last_ns or stream.began_ns
         now_ns = self._clock.now_ns()
         self._statistics.responses.add(kind, stream.index, sent.sent_ns - began_ns, now_ns - sent.sent_ns)
@@ -247,7 +249,7 @@ class DecoupledRequests:
 
     def _count(self, ticket: RequestTicket, stream: ResponseStream) -> None:
         if stream.failed or ticket.execution is None:
-            self._statistics.failed(ticket, Failure.BACKEND, stream.ended_ns)
+            self._statistics.failed(ticket, FailureReason.BACKEND, stream.ended_ns)
         else:
             self._statistics.succeeded(((ticket, ticket.execution),), stream.ended_ns)
 

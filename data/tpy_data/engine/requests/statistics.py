@@ -76,7 +76,7 @@ def _percentiles(window: QuantileWindow, now_ns: int) -> Percentiles:
     return Percentiles(p50_ns=p50, p90_ns=p90, p99_ns=p99)
 
 
-class Kind(enum.IntEnum):
+class ResponseKind(enum.IntEnum):
     """The kinds of responses."""
 
     SUCCESS = 0
@@ -93,12 +93,12 @@ class ResponseCounters:
     def __init__(self) -> None:
         self._rows: list[list[int]] = []  # per kind: count, infer ns, output ns
 
-    def add(self, kind: Kind, index: int, infer_ns: int, output_ns: int) -> None:
+    def add(self, kind: ResponseKind, index: int, infer_ns: int, output_ns: int) -> None:
         """Count one response."""
         rows = self._rows
         index = min(index, RESPONSE_STATISTICS_MAX - 1)
         while len(rows) <= index:
-            rows.append([0] * (3 * len(Kind)))
+            rows.append([0] * (3 * len(ResponseKind)))
         row, at = rows[index], 3 * kind
         row[at] += 1
         row[at + 1] += infer_ns
@@ -110,24 +110,24 @@ class ResponseCounters:
 
 
 def _statistics(index: int, row: list[int]) -> ResponseStatistics:
-    def both(kind: Kind) -> Duration:
+    def both(kind: ResponseKind) -> Duration:
         count, infer_ns, output_ns = row[3 * kind : 3 * kind + 3]
         return Duration(count, infer_ns + output_ns)
 
-    success, fail = 3 * Kind.SUCCESS, 3 * Kind.FAIL
+    success, fail = 3 * ResponseKind.SUCCESS, 3 * ResponseKind.FAIL
     computed = row[success] + row[fail]
     return ResponseStatistics(
         index=index,
         compute_infer=Duration(computed, row[success + 1] + row[fail + 1]),
         compute_output=Duration(row[success], row[success + 2]),
-        success=both(Kind.SUCCESS),
-        fail=both(Kind.FAIL),
-        empty_response=both(Kind.EMPTY),
-        cancel=both(Kind.CANCEL),
+        success=both(ResponseKind.SUCCESS),
+        fail=both(ResponseKind.FAIL),
+        empty_response=both(ResponseKind.EMPTY),
+        cancel=both(ResponseKind.CANCEL),
     )
 
 
-class Failure(enum.Enum):
+class FailureReason(enum.Enum):
     """The kinds of reasons why a request that was accepted failed."""
 
     REJECTED = "rejected"
@@ -141,10 +141,10 @@ class Failure(enum.Enum):
 
 
 _FAILURES = {
-    Outcome.TIMED_OUT: Failure.REJECTED,
-    Outcome.SEQUENCE_TIMED_OUT: Failure.REJECTED,
-    Outcome.CANCELLED: Failure.CANCELED,
-    Outcome.SEQUENCE_LOST: Failure.BACKEND,
+    Outcome.TIMED_OUT: FailureReason.REJECTED,
+    Outcome.SEQUENCE_TIMED_OUT: FailureReason.REJECTED,
+    Outcome.CANCELLED: FailureReason.CANCELED,
+    Outcome.SEQUENCE_LOST: FailureReason.BACKEND,
 }
 
 
@@ -185,7 +185,7 @@ class VersionStatistics:
         self._failed_count = self._fail_ns = 0
         self._inference_count = self._execution_count = 0
         self._last_inference_ms = 0
-        self._failures = dict.fromkeys(Failure, 0)
+        self._failures = dict.fromkeys(FailureReason, 0)
         self._refused_invalid = self._refused_full = self._refused_unavailable = 0
         self._cache_hit_count = self._cache_hit_ns = self._cache_miss_count = self._cache_miss_ns = 0
         self.responses = ResponseCounters()
@@ -237,7 +237,7 @@ class VersionStatistics:
         if self.latencies is not None:
             self.latencies.first_response(request, now_ns)
 
-    def failed(self, ticket: Ticket, failure: Failure, now_ns: int) -> None:
+    def failed(self, ticket: Ticket, failure: FailureReason, now_ns: int) -> None:
         """The request was answered with an error, or not at all."""
         self._failures[failure] += 1
         self._failed_count += 1
@@ -245,7 +245,7 @@ class VersionStatistics:
 
     def refused(self, ticket: Ticket, outcome: Outcome, now_ns: int) -> None:
         """Its scheduler refused the request after it had accepted it."""
-        self.failed(ticket, _FAILURES.get(outcome, Failure.OTHER), now_ns)
+        self.failed(ticket, _FAILURES.get(outcome, FailureReason.OTHER), now_ns)
 
     def refused_admission(self, refusal: TpyError) -> None:
         """It was not accepted, for this reason. Not a failure in Triton's numbers."""
@@ -371,16 +371,16 @@ class VersionStatistics:
     def executed_and_refused(self) -> tuple[int, int]:
         """Requests that instances have executed, well or not, and requests that were refused because there was too much to do."""
         failures = self._failures
-        executed = self._success_count - self._cache_hit_count + failures[Failure.BACKEND] + failures[Failure.OTHER]
-        return executed, self._refused_full + failures[Failure.REJECTED]
+        executed = self._success_count - self._cache_hit_count + failures[FailureReason.BACKEND] + failures[FailureReason.OTHER]
+        return executed, self._refused_full + failures[FailureReason.REJECTED]
 
     def failures(self) -> FailureCounts:
         """Failed requests, by reason."""
         return FailureCounts(
-            rejected=self._failures[Failure.REJECTED],
-            canceled=self._failures[Failure.CANCELED],
-            backend=self._failures[Failure.BACKEND],
-            other=self._failures[Failure.OTHER],
+            rejected=self._failures[FailureReason.REJECTED],
+            canceled=self._failures[FailureReason.CANCELED],
+            backend=self._failures[FailureReason.BACKEND],
+            other=self._failures[FailureReason.OTHER],
             refused_invalid=self._refused_invalid,
             refused_queue_full=self._refused_full,
             refused_unavailable=self._refused_unavailable,

@@ -31,7 +31,7 @@ from tpy_data.engine.requests.load import LoadMeter, WorkCounts
 from tpy_data.engine.requests.model_engine import Drain
 from tpy_data.engine.requests.outputs import OutputSelection
 from tpy_data.engine.requests.responder import DISCARD, Responder, error_of, refused
-from tpy_data.engine.requests.statistics import Failure, VersionStatistics
+from tpy_data.engine.requests.statistics import FailureReason, VersionStatistics
 from tpy_data.engine.requests.ticket import RequestTicket, ResourceGate
 from tpy_data.engine.sequences.sequences import Sequences
 from tpy_data.schedulers.core import CoreSnapshot, LiveSequence, Outcome, Phase, SchedulerCore, SequenceEnd, Ticket
@@ -172,7 +172,7 @@ class VersionEngine:
         else:
             ticket.abandoned = True
             self._driver.cancel(ticket)
-        self.statistics.failed(ticket, Failure.CANCELED, self.clock.now_ns())
+        self.statistics.failed(ticket, FailureReason.CANCELED, self.clock.now_ns())
         self.drain.check()
 
     @property
@@ -318,7 +318,7 @@ class VersionEngine:
             elif isinstance(result, AnswerLater):
                 self._open.keep(ticket, result)
                 continue
-            self.statistics.failed(ticket, Failure.BACKEND, now_ns)
+            self.statistics.failed(ticket, FailureReason.BACKEND, now_ns)
             respond(ticket.sink, ticket.id, error=error)
         self.statistics.succeeded(succeeded, now_ns)
 

@@ -28,7 +28,7 @@ class _Sequence:
         self.finish_reason: str | None = None
 
 
-class Answer:
+class GeneratedAnswer:
     """The answer to one request. `add` what a step has generated, then `take` what is to be sent: the pieces of a stream while
     there is room for them, joined where there was no room, and in any case the last one, which has all that is left. Without a
     stream there is one response.

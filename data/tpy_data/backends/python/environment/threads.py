@@ -71,7 +71,7 @@ class JobThread:
                 self._open -= 1
 
 
-class Reader(Protocol):
+class ThreadReader(Protocol):
     """Reads a descriptor. May be called from any one thread."""
 
     def fileno(self) -> int: ...
@@ -87,14 +87,14 @@ class ReaderThread:
 
     def __init__(self) -> None:
         self._poll = select.epoll()
-        self._readers: dict[int, Reader] = {}
+        self._readers: dict[int, ThreadReader] = {}
         self._lock = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._wake, select.EPOLLIN)
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def add(self, reader: Reader) -> None:
+    def add(self, reader: ThreadReader) -> None:
         """Watch this from now on, until it says otherwise."""
         with self._lock:
             descriptor = reader.fileno()
@@ -107,7 +107,7 @@ class ReaderThread:
                 thread.start()
                 self._thread = thread
 
-    def discard(self, reader: Reader) -> None:
+    def discard(self, reader: ThreadReader) -> None:
         """Watch it no longer; before its descriptor is closed."""
         with self._lock:
             descriptor = reader.fileno()
@@ -134,7 +134,7 @@ class ReaderThread:
                     self.discard(reader)
 
 
-def _read(reader: Reader) -> AfterRead:
+def _read(reader: ThreadReader) -> AfterRead:
     while (after := reader.ready()) is AfterRead.AGAIN:
         pass
     return after

@@ -10,12 +10,12 @@ from tpy_data.backends.python.environment.process import Spawner, WorkerProcess
 from tpy_data.backends.python.instance.questions import Questions
 from tpy_data.backends.python.instance.start import WorkerStart
 from tpy_data.backends.python.protocol.call_server import CallServer
-from tpy_data.backends.python.protocol.connection import Connection
+from tpy_data.backends.python.protocol.connection import WorkerConnection
 from tpy_data.backends.python.protocol.messages import decode_failed, decode_ready
 from tpy_data.backends.python.protocol.translation import error_of
 from tpy_data.backends.python.settings import PythonSettings
-from tpy_data.backends.python.worker.core.frames import Frame, Kind
-from tpy_data.backends.python.worker.core.session import State
+from tpy_data.backends.python.worker.core.frames import FrameKind, ReceivedFrame
+from tpy_data.backends.python.worker.core.session import SessionState
 
 SLOW_START_S = 30
 """A model that still initialises is mentioned in the log this often."""
@@ -24,27 +24,27 @@ SLOW_START_S = 30
 class _Start:
     """The progress of loading."""
 
-    def __init__(self, connection: Connection, mode: str) -> None:
+    def __init__(self, connection: WorkerConnection, mode: str) -> None:
         self.is_up = False
         self.loaded: msgspec.Raw | None = None
         self.failure: TpyError | None = None
         self._mode = mode
-        connection.handlers[Kind.HELLO] = self._take_hello
-        connection.handlers[Kind.READY] = self._take_ready
-        connection.handlers[Kind.FAILED] = self._take_failed
+        connection.handlers[FrameKind.HELLO] = self._take_hello
+        connection.handlers[FrameKind.READY] = self._take_ready
+        connection.handlers[FrameKind.FAILED] = self._take_failed
 
-    def _take_hello(self, message: Frame, on_loop: bool) -> bool:
+    def _take_hello(self, message: ReceivedFrame, on_loop: bool) -> bool:
         self.is_up = True
         return True
 
-    def _take_ready(self, message: Frame, on_loop: bool) -> bool:
+    def _take_ready(self, message: ReceivedFrame, on_loop: bool) -> bool:
         loaded = msgspec.Raw(bytes(message.header))
         if self._mode == "instance":
             decode_ready(loaded)  # raises if it is not such a message
         self.loaded = loaded
         return True
 
-    def _take_failed(self, message: Frame, on_loop: bool) -> bool:
+    def _take_failed(self, message: ReceivedFrame, on_loop: bool) -> bool:
         self.failure = error_of(*decode_failed(message.header))
         return True
 
@@ -62,15 +62,15 @@ class StartedWorker:
         died, or one that took longer than the settings allow."""
         sandbox = None if start.sandbox is None else start.sandbox.order
         process = WorkerProcess(start.name, start.interpreter, spawner, log, host=start.host, sandbox=sandbox)
-        self.connection = connection = Connection(process, start.devices)
+        self.connection = connection = WorkerConnection(process, start.devices)
         self.questions = Questions(connection, start.metrics, log)
         self.calls = CallServer(connection, start.server, self.questions.waiting)
         self.questions.calls = self.calls
         connection.on_loss.extend((self.calls.cancel_all, self.questions.close))
-        connection.handlers[Kind.FINALIZED] = _ignore
+        connection.handlers[FrameKind.FINALIZED] = _ignore
         progress = _Start(connection, start.mode)
         try:
-            connection.send(Kind.LOAD, 0, start.order())
+            connection.send(FrameKind.LOAD, 0, start.order())
             if not connection.drive(lambda: progress.is_up, settings.start_timeout_s):
                 raise _not_ready(start.name, "its interpreter did not start", settings.start_timeout_s)
             _wait_loaded(connection, progress, start, settings.initialize_timeout_s, log)
@@ -87,14 +87,14 @@ class StartedWorker:
     def stop(self, finalize_timeout_s: float) -> None:
         """End a worker that has nothing to do."""
         connection = self.connection
-        connection.send(Kind.FINALIZE, 0, b"{}")
-        if connection.drive(lambda: connection.state is State.ENDED, finalize_timeout_s) and not connection.is_lost():
+        connection.send(FrameKind.FINALIZE, 0, b"{}")
+        if connection.drive(lambda: connection.state is SessionState.ENDED, finalize_timeout_s) and not connection.is_lost():
             connection.finish()
         else:
             connection.give_up()
 
 
-def _wait_loaded(connection: Connection, progress: _Start, start: WorkerStart, limit_s: float, log: LogLine) -> None:
+def _wait_loaded(connection: WorkerConnection, progress: _Start, start: WorkerStart, limit_s: float, log: LogLine) -> None:
     """Until the model is loaded, or failed to load, or the worker is lost. Raises Internal when it takes longer."""
     waited_s = 0.0
     while not connection.drive(lambda: progress.is_over, step_s := min(SLOW_START_S, limit_s - waited_s)):
@@ -109,5 +109,5 @@ def _not_ready(name: str, what: str, limit_s: float) -> Internal:
     return Internal(f"Stub process '{name}' is not ready: {what} within {limit_s:g} s")
 
 
-def _ignore(message: Frame, on_loop: bool) -> bool:
+def _ignore(message: ReceivedFrame, on_loop: bool) -> bool:
     return True

@@ -8,12 +8,12 @@ from queue import SimpleQueue
 from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, InstanceFailure, Outcome, WaitingBatch
 from tpy.errors import Internal
 from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
-from tpy_data.backends.python.protocol.messages import RESCHEDULED_CODE, Answer, BatchFailure, result_of
-from tpy_data.backends.python.protocol.responses import Responses
+from tpy_data.backends.python.protocol.messages import RESCHEDULED_CODE, BatchFailure, ModelAnswer, result_of
+from tpy_data.backends.python.protocol.responses import OpenResponses
 from tpy_data.backends.python.protocol.translation import error_of
-from tpy_data.backends.python.worker.core.frames import Frame, ProtocolViolation
+from tpy_data.backends.python.worker.core.frames import ProtocolViolation, ReceivedFrame
 
-Answers = Sequence[Answer | ExecutionResult | int | None] | str | BatchFailure
+Answers = Sequence[ModelAnswer | ExecutionResult | int | None] | str | BatchFailure
 """Of the requests of a batch; or why it failed as a whole."""
 
 _SENT = ExecutionResult()
@@ -34,7 +34,13 @@ class BatchExtra:
 
 
 def outcome_of(
-    answers: Answers, message: Frame, batch: BatchExtra, devices: DeviceTensors, responses: Responses, *, decoupled: bool
+    answers: Answers,
+    message: ReceivedFrame,
+    batch: BatchExtra,
+    devices: DeviceTensors,
+    responses: OpenResponses,
+    *,
+    decoupled: bool,
 ) -> Outcome:
     """The end of a batch that was executed. Raises ProtocolViolation."""
     if isinstance(answers, (str, BatchFailure)):
@@ -53,7 +59,7 @@ def outcome_of(
     for answer, request in zip(answers, batch.requests, strict=True):
         if isinstance(answer, ExecutionResult):
             results.append(answer)
-        elif isinstance(answer, Answer):
+        elif isinstance(answer, ModelAnswer):
             results.append(result_of(answer, message, devices, request.residency))
         elif answer is not None:
             results.append(responses.expect(answer))
@@ -64,8 +70,8 @@ def outcome_of(
     return results
 
 
-def _given_back(answer: Answer | ExecutionResult | int, number: int, responses: Responses) -> ExecutionResult:
-    if not isinstance(answer, Answer) or answer.code != RESCHEDULED_CODE:
+def _given_back(answer: ModelAnswer | ExecutionResult | int, number: int, responses: OpenResponses) -> ExecutionResult:
+    if not isinstance(answer, ModelAnswer) or answer.code != RESCHEDULED_CODE:
         raise ProtocolViolation("an answer to a request of a decoupled model")
     return ExecutionResult(reschedule=responses.rest(number))
 

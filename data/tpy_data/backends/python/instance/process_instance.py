@@ -31,9 +31,9 @@ from tpy_data.backends.python.environment.process import Spawner, memory_bytes
 from tpy_data.backends.python.instance.loading import StartedWorker
 from tpy_data.backends.python.instance.outcome import Answers, BatchExtra, Waiter, outcome_of
 from tpy_data.backends.python.instance.start import WorkerStart
-from tpy_data.backends.python.protocol.connection import Connection, unhealthy
+from tpy_data.backends.python.protocol.connection import WorkerConnection, unhealthy
 from tpy_data.backends.python.protocol.messages import (
-    Answer,
+    ModelAnswer,
     decode_count,
     decode_failed,
     decode_ready,
@@ -43,12 +43,12 @@ from tpy_data.backends.python.protocol.messages import (
     standard_result,
     unreadable,
 )
-from tpy_data.backends.python.protocol.responses import Responses
+from tpy_data.backends.python.protocol.responses import OpenResponses
 from tpy_data.backends.python.protocol.small import HEADER_BYTES_MAX, TEXT_BYTES_MAX, are_small, are_small_texts
 from tpy_data.backends.python.settings import PythonSettings
 from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
-from tpy_data.backends.python.worker.core.session import State
+from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
+from tpy_data.backends.python.worker.core.session import SessionState
 from tpy_data.backends.python.worker.endpoint import Closed
 from tpy_data.backends.states import ImplicitState
 
@@ -81,11 +81,11 @@ class ProcessInstance:
         self._takes_devices = start.takes_devices
         self._execute_limit_s = execute_limit_s
         self._pid: int | None = worker.connection.pid
-        self._connection: Connection = worker.connection
+        self._connection: WorkerConnection = worker.connection
         self._questions = worker.questions
         self._calls = worker.calls
         self._watch = self._connection.end_watch()
-        self._responses = Responses(self._connection)
+        self._responses = OpenResponses(self._connection)
         self._listener: BatchListener | None = None
         self._has_news = False
         self._lock = threading.Lock()
@@ -103,9 +103,9 @@ class ProcessInstance:
         self._questions.is_cancelled = self._is_cancelled
         self._questions.find_waiting = self._find_waiting
         connection = self._connection
-        connection.handlers[Kind.RESULT] = self._take_result
-        connection.handlers[Kind.NOT_STARTED] = self._take_not_started
-        connection.handlers[Kind.FAILED] = self._take_failed
+        connection.handlers[FrameKind.RESULT] = self._take_result
+        connection.handlers[FrameKind.NOT_STARTED] = self._take_not_started
+        connection.handlers[FrameKind.FAILED] = self._take_failed
         connection.on_loss.insert(0, self._lose)
         connection.after_read = self._settle
         connection.watch(start.server)
@@ -220,7 +220,7 @@ class ProcessInstance:
             layout.forget()
             self._send_readable(given, error)
         else:
-            self._connection.send(Kind.EXECUTE, number, header, layout, loan)
+            self._connection.send(FrameKind.EXECUTE, number, header, layout, loan)
             if numbers is not None:
                 self._responses.given(numbers)
 
@@ -323,7 +323,7 @@ class ProcessInstance:
             raise outcome
         return () if self._is_decoupled and not any(result.reschedule for result in outcome) else outcome
 
-    def _take_result(self, message: Frame, on_loop: bool) -> bool:
+    def _take_result(self, message: ReceivedFrame, on_loop: bool) -> bool:
         answers: Answers
         standard = None
         if not self._is_decoupled and message.segment is None and len(message.header) <= HEADER_BYTES_MAX:
@@ -334,7 +334,7 @@ class ProcessInstance:
             times, answers = decode_result(message.header)
             if on_loop and isinstance(answers, tuple):
                 for answer in answers:
-                    if isinstance(answer, Answer) and not are_small_texts(answer.outputs):
+                    if isinstance(answer, ModelAnswer) and not are_small_texts(answer.outputs):
                         return False
         if message.stream != self._number:
             self._refuse_number(message)
@@ -374,7 +374,7 @@ class ProcessInstance:
             self._listener.completed(batch, outcome, following)
         self._has_news = True
 
-    def _take_not_started(self, message: Frame, on_loop: bool) -> bool:
+    def _take_not_started(self, message: ReceivedFrame, on_loop: bool) -> bool:
         said = decode_count(message.header)
         if message.stream != self._number:
             self._refuse_number(message)
@@ -389,11 +389,11 @@ class ProcessInstance:
         self._has_news = True
         return True
 
-    def _take_failed(self, message: Frame, on_loop: bool) -> bool:
+    def _take_failed(self, message: ReceivedFrame, on_loop: bool) -> bool:
         _, self.end_reason = decode_failed(message.header)
         raise Closed(self.end_reason)
 
-    def _refuse_number(self, message: Frame) -> NoReturn:
+    def _refuse_number(self, message: ReceivedFrame) -> NoReturn:
         raise ProtocolViolation(f"{message.kind.name} with number {message.stream}, while {self._number} was due")
 
     # Questions of the model
@@ -431,8 +431,8 @@ class ProcessInstance:
             self._end_process()
             return
         limit_s = self._settings.finalize_timeout_s
-        connection.send(Kind.FINALIZE, 0, b"{}")
-        if not connection.drive(lambda: connection.state is State.ENDED, limit_s):
+        connection.send(FrameKind.FINALIZE, 0, b"{}")
+        if not connection.drive(lambda: connection.state is SessionState.ENDED, limit_s):
             pid, self._pid = self._pid, None
             how = f"did not finalize within {limit_s:g} s and {connection.give_up()}"
             self._log("error", f"worker process {pid} {how}")

@@ -11,7 +11,7 @@ from tpy.backend import ModelMetrics, WaitingBatch
 from tpy.errors import TpyError
 from tpy.process_output import LogLine
 from tpy_data.backends.python.protocol.call_server import CallServer
-from tpy_data.backends.python.protocol.connection import Connection
+from tpy_data.backends.python.protocol.connection import WorkerConnection
 from tpy_data.backends.python.protocol.messages import (
     CancelledQuery,
     ChangeNotification,
@@ -30,7 +30,7 @@ from tpy_data.backends.python.protocol.messages import (
     encode,
 )
 from tpy_data.backends.python.protocol.metric_table import MetricTable
-from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
+from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
 
 _LEVELS = frozenset({"verbose", "info", "warning", "error"})
 
@@ -40,7 +40,7 @@ _GONE = "the worker process is gone"
 class Questions:
     """One per connection. `is_cancelled` and `waiting` are the instance's, once there is one."""
 
-    def __init__(self, connection: Connection, registry: ModelMetrics, log: LogLine) -> None:
+    def __init__(self, connection: WorkerConnection, registry: ModelMetrics, log: LogLine) -> None:
         self.calls: CallServer | None = None
         self.is_cancelled: Callable[[int, int], bool] = _no_batch
         """Looks whether a request, by its index, of a batch that is executed is cancelled."""
@@ -51,8 +51,8 @@ class Questions:
         self._numbers = itertools.count(1)
         self._asked: dict[int, queue.SimpleQueue[tuple[bool, str]]] = {}
         self._undo_settling = registry.before_reading(connection.read)
-        connection.handlers[Kind.QUERY] = self._take_query
-        connection.handlers[Kind.NOTIFICATION] = self._take_notification
+        connection.handlers[FrameKind.QUERY] = self._take_query
+        connection.handlers[FrameKind.NOTIFICATION] = self._take_notification
 
     def waiting(self, number: int) -> WaitingBatch | None:
         """The batch of this number, for a call that it waits for."""
@@ -65,7 +65,7 @@ class Questions:
         number = next(self._numbers)
         self._asked[number] = waiting
         try:
-            self._connection.send(Kind.READY_CHECK, number, b"{}")
+            self._connection.send(FrameKind.READY_CHECK, number, b"{}")
             ready, error = (False, _GONE) if self._connection.is_lost() else waiting.get(timeout=timeout_s)
         except queue.Empty:
             ready, error = False, f"Timed out waiting for user-defined is_ready() response: {timeout_s:g} s"
@@ -82,7 +82,7 @@ class Questions:
         for waiting in list(self._asked.values()):
             waiting.put((False, _GONE))
 
-    def _take_query(self, message: Frame, on_loop: bool) -> bool:
+    def _take_query(self, message: ReceivedFrame, on_loop: bool) -> bool:
         if on_loop and (message.segment is not None or message.data):
             return False  # files of a model, which are copied
         query = decode_query(message.header)
@@ -110,9 +110,9 @@ class Questions:
                 return repr(self._metrics.value(query.metric))
 
     def _reply(self, stream: int, result: object, error: str) -> None:
-        self._connection.send(Kind.REPLY, stream, encode((result, error)))
+        self._connection.send(FrameKind.REPLY, stream, encode((result, error)))
 
-    def _take_notification(self, message: Frame, on_loop: bool) -> bool:
+    def _take_notification(self, message: ReceivedFrame, on_loop: bool) -> bool:
         notification = decode_notification(message.header)
         match notification:
             case LogNotification():

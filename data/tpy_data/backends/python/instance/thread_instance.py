@@ -52,7 +52,7 @@ class ThreadInstance:
         self._metrics = MetricTable(start.name, start.metrics)
         self._calls = None if start.server is None else ThreadCalls(start.name, start.server)
         missing = MissingInputs(start.arguments.get("model_config", "{}"), log)
-        self._context = context.ModelContext(start.directory, log, DirectMetrics(self._metrics), self._calls, missing)
+        self._context = context.RunnerContext(start.directory, log, DirectMetrics(self._metrics), self._calls, missing)
         self._package = start.source.package
         self._outputs = frozenset(start.output_names)
         self._log = log

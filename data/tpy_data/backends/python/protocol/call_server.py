@@ -14,7 +14,7 @@ from tpy.limits import MODEL_CALL_BYTES_OUTSTANDING_MAX, MODEL_CALLS_OUTSTANDING
 from tpy.messages import InferenceRequest, InferenceResponse, Residency, Tensor
 from tpy.messages.records import record_of
 from tpy_data.backends.python.protocol import translation
-from tpy_data.backends.python.protocol.connection import Connection
+from tpy_data.backends.python.protocol.connection import WorkerConnection
 from tpy_data.backends.python.protocol.messages import (
     Called,
     LoadQuery,
@@ -27,7 +27,7 @@ from tpy_data.backends.python.protocol.messages import (
 )
 from tpy_data.backends.python.protocol.small import are_small_texts, is_small_answer
 from tpy_data.backends.python.worker.core.batch import Layout, NoMemory, read
-from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
+from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
 
 _UINT64_MAX = (1 << 64) - 1
 
@@ -61,7 +61,9 @@ class _Outstanding:
 class CallServer:
     """One per connection. `waiting` finds the batch that a call is waited for by, by its number."""
 
-    def __init__(self, connection: Connection, server: ServerCalls | None, waiting: Callable[[int], WaitingBatch | None]) -> None:
+    def __init__(
+        self, connection: WorkerConnection, server: ServerCalls | None, waiting: Callable[[int], WaitingBatch | None]
+    ) -> None:
         self._connection = connection
         self._name = connection.name
         self._server = server
@@ -69,8 +71,8 @@ class CallServer:
         self._lock = threading.Lock()
         self._outstanding: dict[int, _Outstanding] = {}
         self._bytes = 0
-        connection.handlers[Kind.CALL] = self._take_call
-        connection.handlers[Kind.CALL_PROGRESS] = self._take_note
+        connection.handlers[FrameKind.CALL] = self._take_call
+        connection.handlers[FrameKind.CALL_PROGRESS] = self._take_note
 
     def cancel_all(self) -> None:
         """The worker is gone."""
@@ -104,9 +106,9 @@ class CallServer:
         except OSError as error:
             layout.forget()
             failure = Unavailable(f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}")
-            self._connection.send(Kind.ANSWER, outstanding.number, encode_answer(failure, Layout()))
+            self._connection.send(FrameKind.ANSWER, outstanding.number, encode_answer(failure, Layout()))
             return
-        self._connection.send(Kind.ANSWER, outstanding.number, header, layout, loan)
+        self._connection.send(FrameKind.ANSWER, outstanding.number, header, layout, loan)
 
     def _note_answer(self, outstanding: _Outstanding, answer: InferenceResponse | TpyError) -> bool:
         """Count an answer. False when the worker has given the call up."""
@@ -125,7 +127,7 @@ class CallServer:
             self._bytes -= outstanding.size
         return outstanding
 
-    def _take_call(self, message: Frame, on_loop: bool) -> bool:
+    def _take_call(self, message: ReceivedFrame, on_loop: bool) -> bool:
         blocks, streams, called = decode_call(message.header)
         if on_loop and not are_small_texts(called.inputs):
             return False
@@ -186,7 +188,7 @@ class CallServer:
             return outstanding
         return None
 
-    def _take_note(self, message: Frame, on_loop: bool) -> bool:
+    def _take_note(self, message: ReceivedFrame, on_loop: bool) -> bool:
         taken, ended = decode_call_progress(message.header)
         for number, count in taken:
             outstanding = self._outstanding.get(number)
@@ -204,7 +206,7 @@ class CallServer:
                 given_up.call.cancel()
         return True
 
-    def query_repository(self, query: LoadQuery | UnloadQuery | ModelReadyQuery, message: Frame, reply: Reply) -> None:
+    def query_repository(self, query: LoadQuery | UnloadQuery | ModelReadyQuery, message: ReceivedFrame, reply: Reply) -> None:
         """Load or unload a model, or say whether it is ready."""
         server = self._server
         if server is None:

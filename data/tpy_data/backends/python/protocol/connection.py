@@ -27,8 +27,8 @@ from tpy_data.backends.python.environment.threads import JobThread
 from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
 from tpy_data.backends.python.protocol.small import HEADER_BYTES_MAX
 from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
-from tpy_data.backends.python.worker.core.session import WHILE_SERVING, Session, State
+from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
+from tpy_data.backends.python.worker.core.session import WHILE_SERVING, SessionState, WorkerSession
 from tpy_data.backends.python.worker.endpoint import NO_TENSORS, Closed, Endpoint, Unread
 from tpy_data.backends.python.worker.segments import Loan
 
@@ -38,10 +38,10 @@ EXIT_GRACE_S = 5
 READS_MAX = 128
 """Of `WORKER_MESSAGES_AT_ONCE_MAX` messages each, by a thread that takes what has come: more than a socket's buffer holds."""
 
-Handler = Callable[[Frame, bool], bool]
+Handler = Callable[[ReceivedFrame, bool], bool]
 """Takes a message. With True, on the Trio thread: then False says that it takes longer, and that nothing was done."""
 
-_Unsent = tuple[Kind, int, bytes, Layout, Loan | None]
+_Unsent = tuple[FrameKind, int, bytes, Layout, Loan | None]
 
 
 def _nothing() -> None:
@@ -53,14 +53,14 @@ def unhealthy(name: str) -> str:
     return f"Stub process '{name}' is not healthy."
 
 
-class Connection:
+class WorkerConnection:
     """Owns a worker process and the connection to it. Ends with `finish` or `give_up`."""
 
     def __init__(self, process: WorkerProcess, devices: Devices = NO_DEVICES) -> None:
         self.name = process.name
         self.pid = process.pid
         self.tokens = process.tokens
-        self.handlers: dict[Kind, Handler] = {}
+        self.handlers: dict[FrameKind, Handler] = {}
         self.on_loss: list[Callable[[], None]] = []
         """Called once, in the thread that reads, when nothing can be sent or received any more."""
         self.after_read: Callable[[], None] = _nothing
@@ -72,7 +72,7 @@ class Connection:
         self._process = process
         self._endpoint = Endpoint(process.socket, writable=False, on_loop=True)
         self.devices = DeviceTensors(self._endpoint, devices)
-        self._session = Session()
+        self._session = WorkerSession()
         self._loop: LoopCalls | None = None
         self._reading = threading.Lock()
         self._is_paused = False
@@ -82,7 +82,7 @@ class Connection:
         self._rest: memoryview | None = None
         """Of a message that the worker has not taken in one piece."""
         self._unsent: deque[_Unsent] = deque()
-        self._last = Kind.LOAD
+        self._last = FrameKind.LOAD
         """Sent last."""
         self.helper = JobThread(f"{self.name} helper")
         """Does what would hold up the loop (`later`)."""
@@ -93,7 +93,7 @@ class Connection:
         return self.lost is not None
 
     @property
-    def state(self) -> State:
+    def state(self) -> SessionState:
         """The state of the session."""
         return self._session.state
 
@@ -116,9 +116,9 @@ class Connection:
         """Give the system the shared memory that is kept for later messages, and tell the worker what it may give. Any thread."""
         self._endpoint.give_memory_back()
         if self._endpoint.has_note:
-            self.send(Kind.PROGRESS, 0, b"[[],[]]")  # of no request: it carries the note
+            self.send(FrameKind.PROGRESS, 0, b"[[],[]]")  # of no request: it carries the note
 
-    def send(self, kind: Kind, stream: int, header: bytes, layout: Layout = NO_TENSORS, loan: Loan | None = None) -> None:
+    def send(self, kind: FrameKind, stream: int, header: bytes, layout: Layout = NO_TENSORS, loan: Loan | None = None) -> None:
         """Send a message; never waits. Nothing happens when the worker is lost or has finalized."""
         with self._writing:
             if self.is_lost() or not self._session.may(kind):
@@ -133,7 +133,7 @@ class Connection:
             try:
                 self._rest = self._endpoint.write(kind, stream, header, layout, loan, wait=False)
             except Closed:
-                self.is_unread = kind is Kind.EXECUTE  # the reader sees the end, after what came before
+                self.is_unread = kind is FrameKind.EXECUTE  # the reader sees the end, after what came before
                 return
             if self._rest is not None:
                 self._start_writer()
@@ -143,9 +143,9 @@ class Connection:
         with it: then `send` is to be used."""
         with self._writing:
             # EXECUTE may be sent while the model serves only, and then changes no state.
-            if self._session.state is not State.SERVING or self._rest is not None or self._endpoint.has_note:
+            if self._session.state is not SessionState.SERVING or self._rest is not None or self._endpoint.has_note:
                 return False
-            self._last = Kind.EXECUTE
+            self._last = FrameKind.EXECUTE
             try:
                 self._rest = self._endpoint.send_frame(frame)
             except Closed:
@@ -190,7 +190,7 @@ class Connection:
                     while self._rest is None and self._unsent:
                         self._rest = self._endpoint.write(*self._unsent.popleft(), wait=False)
                 except Closed:
-                    self.is_unread = self._last is Kind.EXECUTE
+                    self.is_unread = self._last is FrameKind.EXECUTE
                     self._rest = None
                 if self._rest is None:
                     return
@@ -257,7 +257,7 @@ class Connection:
 
     def _is_over(self) -> bool:
         """Returns True when nothing is to be read, for now or for good."""
-        return self._is_paused or self.lost is not None or self._session.state is State.ENDED
+        return self._is_paused or self.lost is not None or self._session.state is SessionState.ENDED
 
     def drive(self, done: Callable[[], bool], timeout_s: float) -> bool:
         """Read in the calling thread until `done()` is true, or the worker is lost. False when it takes longer."""
@@ -298,7 +298,7 @@ class Connection:
                 if message is None:
                     return False
                 kind = message.kind
-                if session.state is not State.SERVING or kind not in WHILE_SERVING:  # else it changes nothing
+                if session.state is not SessionState.SERVING or kind not in WHILE_SERVING:  # else it changes nothing
                     session.apply(kind)
                 handler = handlers.get(kind)
                 if handler is None:
@@ -308,14 +308,14 @@ class Connection:
                     self.helper.run(partial(self._guard, partial(self._take_later, handler, message)))
                     self._is_paused = True
                     return False
-                if session.state is State.ENDED:  # what comes behind that is nobody's
+                if session.state is SessionState.ENDED:  # what comes behind that is nobody's
                     return False
         except Exception as error:  # whatever it is, it is the worker's end, not the loop's
             self._lose(error)
             return False
         return True
 
-    def _take_later(self, handler: Handler, message: Frame) -> None:
+    def _take_later(self, handler: Handler, message: ReceivedFrame) -> None:
         """In the helper's thread: take what would hold up the loop, and what was received with it, which the socket does not
         show; then have the loop read again."""
         handler(message, False)
@@ -338,7 +338,7 @@ class Connection:
         with self._writing:
             if self.is_lost():
                 return
-            self.is_unread = self.is_unread or (isinstance(error, Unread) and self._last is Kind.EXECUTE)
+            self.is_unread = self.is_unread or (isinstance(error, Unread) and self._last is FrameKind.EXECUTE)
             error.__traceback__ = error.__context__ = None  # their frames hold what is shared with the worker
             self.lost = error if self._no_thread is None else self._no_thread
             self._session.break_off()

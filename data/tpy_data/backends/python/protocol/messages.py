@@ -15,7 +15,14 @@ from tpy.regions import RegionArray
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
 from tpy_data.backends.python.worker.core.batch import Descriptor, Layout, NoMemory, read
-from tpy_data.backends.python.worker.core.frames import HEADER_BYTES_MAX, JOINED_BYTES_MAX, MAGIC, VERSION, Frame, Kind
+from tpy_data.backends.python.worker.core.frames import (
+    HEADER_BYTES_MAX,
+    JOINED_BYTES_MAX,
+    MAGIC,
+    VERSION,
+    FrameKind,
+    ReceivedFrame,
+)
 
 RESCHEDULED_CODE = -2
 
@@ -27,7 +34,7 @@ TIMES = tuple[int, int, int]
 """In ns: when a batch was handed to the model, came back from it, and was sent."""
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class ModelAnswer(msgspec.Struct, frozen=True, array_like=True):
     """One response of a model; `code` -1 for none of its errors, RESCHEDULED_CODE for no response but another iteration."""
 
     code: int
@@ -43,7 +50,7 @@ class BatchFailure(msgspec.Struct, frozen=True):
     text: str
 
 
-class Ready(msgspec.Struct, frozen=True):
+class WorkerReady(msgspec.Struct, frozen=True):
     """READY."""
 
     is_ready: bool
@@ -146,15 +153,15 @@ class ReadyNotification(msgspec.Struct, frozen=True, tag="ready"):
 Notification = LogNotification | ChangeNotification | ObservedNotification | CloseFamilyNotification | ReadyNotification
 
 encode = msgspec.json.Encoder().encode
-decode_ready = msgspec.json.Decoder(Ready).decode
+decode_ready = msgspec.json.Decoder(WorkerReady).decode
 decode_text = msgspec.json.Decoder(str).decode
 decode_failed = msgspec.json.Decoder(tuple[int, str]).decode
 """The code and text of an error."""
 decode_count = msgspec.json.Decoder(int).decode
-decode_result = msgspec.json.Decoder(tuple[TIMES, tuple[Answer | int | None, ...] | str | BatchFailure]).decode
+decode_result = msgspec.json.Decoder(tuple[TIMES, tuple[ModelAnswer | int | None, ...] | str | BatchFailure]).decode
 """One answer per request: as it is, the number under which it comes later, None when it goes through the request's sender. Or why
 the whole batch failed."""
-decode_response = msgspec.json.Decoder(tuple[int, bool, Answer | None]).decode
+decode_response = msgspec.json.Decoder(tuple[int, bool, ModelAnswer | None]).decode
 """Its place among the request's responses, from 1 on; whether it is the last; None for the end alone."""
 decode_call = msgspec.json.Decoder(tuple[int, bool, Called]).decode
 """The number of the batch that waits for it, 0 for none; whether it has many responses."""
@@ -165,10 +172,10 @@ decode_notification = msgspec.json.Decoder(Notification).decode
 
 def standard_frame(number: int, batches: list[Sequence[ExecutionRequest]]) -> bytes | None:
     """The whole frame of EXECUTE of these batches, where the native codec writes it: all of it is small then."""
-    return write_batches(MAGIC, Kind.EXECUTE, VERSION, number, batches, JOINED_BYTES_MAX)
+    return write_batches(MAGIC, FrameKind.EXECUTE, VERSION, number, batches, JOINED_BYTES_MAX)
 
 
-def standard_result(message: Frame, text_bytes_max: int) -> Result[ExecutionResult] | None:
+def standard_result(message: ReceivedFrame, text_bytes_max: int) -> Result[ExecutionResult] | None:
     """The times and results in a message of kind RESULT, where the native codec reads it."""
     return read_result(message.header, message.data, _BY_NUMBER, Tensor, ExecutionResult, text_bytes_max)
 
@@ -220,7 +227,9 @@ def unreadable(request: ExecutionRequest) -> ExecutionResult | None:
     return None
 
 
-def result_of(answer: Answer, message: Frame, devices: DeviceTensors, residency: Residency | None) -> ExecutionResult:
+def result_of(
+    answer: ModelAnswer, message: ReceivedFrame, devices: DeviceTensors, residency: Residency | None
+) -> ExecutionResult:
     """The result that an answer stands for; its arrays are views, but copies of what is on a device, which stay there as the
     request's `residency` says; an error when there is no memory for them. Raises ProtocolViolation or msgspec.DecodeError."""
     if answer.code == RESCHEDULED_CODE:
@@ -243,7 +252,7 @@ def result_of(answer: Answer, message: Frame, devices: DeviceTensors, residency:
     return translation.result(outputs, translation.parameters_of(answer.parameters))
 
 
-def received(descriptor: Descriptor, message: Frame, devices: DeviceTensors, *, stays: bool) -> Tensor:
+def received(descriptor: Descriptor, message: ReceivedFrame, devices: DeviceTensors, *, stays: bool) -> Tensor:
     """A tensor of a message, wherever it is. Raises ProtocolViolation, and TpyError when there is no memory."""
     if isinstance(descriptor[3], str):
         array = devices.take(descriptor, stays=stays)

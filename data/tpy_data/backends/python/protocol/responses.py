@@ -14,11 +14,11 @@ from functools import partial
 from tpy.backend import AnswerLater, ExecutionRequest, ExecutionResult, ResponseSender
 from tpy.errors import Internal
 from tpy.messages import Residency
-from tpy_data.backends.python.protocol.connection import Connection
+from tpy_data.backends.python.protocol.connection import WorkerConnection
 from tpy_data.backends.python.protocol.late_answer import LateAnswer
 from tpy_data.backends.python.protocol.messages import decode_response, encode, result_of
 from tpy_data.backends.python.protocol.small import are_small_texts
-from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
+from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
 from tpy_data.backends.python.worker.core.windows import Receipts
 
 
@@ -38,10 +38,10 @@ class _Open:
         self.is_over = False
 
 
-class Responses:
+class OpenResponses:
     """One per connection. Requests are numbered by the server if the model is decoupled, else by the worker."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: WorkerConnection) -> None:
         self.failure_text = ""
         """The error of requests that are open when the worker is lost."""
         self._connection = connection
@@ -50,7 +50,7 @@ class Responses:
         self._resting: dict[ResponseSender, int] = {}
         """Requests that were given back, until their next iteration."""
         self._next = 1
-        connection.handlers[Kind.RESPONSE] = self._take_response
+        connection.handlers[FrameKind.RESPONSE] = self._take_response
 
     def __len__(self) -> int:
         """Requests that are open."""
@@ -83,7 +83,7 @@ class Responses:
                     if known.is_over:
                         ended.append(number)
         if ended:
-            self._connection.send(Kind.PROGRESS, 0, encode(((), ended)))
+            self._connection.send(FrameKind.PROGRESS, 0, encode(((), ended)))
 
     def expect(self, number: int) -> AnswerLater:
         """The answer that the worker gives under this number."""
@@ -134,7 +134,7 @@ class Responses:
             known = self._open.get(number)
             due = 0 if known is None else known.receipts.taken(count)
         if due:
-            self._connection.send(Kind.PROGRESS, 0, encode((((number, due),), ())))
+            self._connection.send(FrameKind.PROGRESS, 0, encode((((number, due),), ())))
 
     def _ended(self, number: int) -> None:
         """On the Trio thread, or at once in that which opens it."""
@@ -147,9 +147,9 @@ class Responses:
                 return
             if known.rests:
                 self._drop(number)
-        self._connection.send(Kind.PROGRESS, 0, encode(((), (number,))))
+        self._connection.send(FrameKind.PROGRESS, 0, encode(((), (number,))))
 
-    def _take_response(self, message: Frame, on_loop: bool) -> bool:
+    def _take_response(self, message: ReceivedFrame, on_loop: bool) -> bool:
         index, final, answer = decode_response(message.header)
         number = message.stream
         if on_loop and answer is not None and not are_small_texts(answer.outputs):

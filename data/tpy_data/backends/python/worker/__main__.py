@@ -60,7 +60,7 @@ def be_worker(package: str, connection: int, tokens: int, parent: int, sandbox: 
     for descriptor in (connection, tokens):
         os.set_inheritable(descriptor, False)  # what the model starts has no part in them
     server = socket.socket(fileno=connection)
-    send(server, frames.encode(frames.Kind.HELLO, 0, b"{}", [], 0))
+    send(server, frames.encode(frames.FrameKind.HELLO, 0, b"{}", [], 0))
     try:
         die_with(parent)
         if sandbox:
@@ -68,7 +68,7 @@ def be_worker(package: str, connection: int, tokens: int, parent: int, sandbox: 
         worker = importlib.import_module(package + ".main")
     except Exception as error:
         reason = f"{sys.executable} cannot run a worker of the python backend: {type(error).__name__}: {error}"
-        send(server, frames.encode(frames.Kind.FAILED, 0, json.dumps([INTERNAL, reason]).encode(), [], 0))
+        send(server, frames.encode(frames.FrameKind.FAILED, 0, json.dumps([INTERNAL, reason]).encode(), [], 0))
         return
     worker.serve(server, socket.socket(fileno=tokens))
 

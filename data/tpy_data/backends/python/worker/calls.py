@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .connection import TEXT_BYTES_MAX, Connection, decode, encode
+from .connection import TEXT_BYTES_MAX, ServerConnection, decode, encode
 from .core.batch import Layout, NoMemory
-from .core.frames import Frame, Kind
+from .core.frames import FrameKind, ReceivedFrame
 from .core.windows import BYTES_MAX, RESPONSES_MAX
 from .endpoint import Closed, Foreign
 from .failures import ErrorCode, TritonError, TritonModelException
@@ -60,14 +60,14 @@ class CallClient:
     """One per worker. `batch` is the number of the batch that the main thread executes, 0 for none: a call that it makes is one
     that the batch waits for."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self.phase = LOADING
         self.batch = 0
         self._connection = connection
         self._main_thread = threading.get_ident()
         self._numbers = itertools.count(1)
         self._open: dict[int, tuple[PendingCall, _Taken | None]] = {}
-        connection.handlers[Kind.ANSWER] = self._take_answer
+        connection.handlers[FrameKind.ANSWER] = self._take_answer
         connection.on_loss.append(self._lose)
 
     def infer(self, request: InferenceRequest, *, streams: bool) -> PendingCall:
@@ -90,7 +90,7 @@ class CallClient:
         )
         self._open[number] = pending, taken
         try:
-            self._connection.send(Kind.CALL, number, text, layout)
+            self._connection.send(FrameKind.CALL, number, text, layout)
         except OSError as error:
             self._open.pop(number, None)
             layout.forget()
@@ -138,14 +138,14 @@ class CallClient:
     def _report_taken(self, number: int, taken: _Taken) -> None:
         count = taken.taken()
         if count:
-            self._connection.post(Kind.CALL_PROGRESS, 0, [[[number, count]], []])
+            self._connection.post(FrameKind.CALL_PROGRESS, 0, [[[number, count]], []])
 
     def _give_up(self, number: int) -> None:
         """Nobody wants the rest. Perhaps in the middle of garbage collection."""
         self._open.pop(number, None)
-        self._connection.post(Kind.CALL_PROGRESS, 0, [[], [number]])
+        self._connection.post(FrameKind.CALL_PROGRESS, 0, [[], [number]])
 
-    def _take_answer(self, message: Frame) -> None:
+    def _take_answer(self, message: ReceivedFrame) -> None:
         final, answer = decode(message.header)
         known = self._open.get(message.stream)
         if known is None:
@@ -158,7 +158,7 @@ class CallClient:
             taken.arrived(sum([entry[5] for entry in answer[3]]))
         pending.put(response, final)
 
-    def _response(self, answer: Sequence[Any], message: Frame) -> InferenceResponse:
+    def _response(self, answer: Sequence[Any], message: ReceivedFrame) -> InferenceResponse:
         code, error, parameters, outputs = answer
         if code >= 0:
             return received_response([], TritonError(error, ErrorCode(code)), "{}")

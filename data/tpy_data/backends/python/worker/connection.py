@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .core.batch import Array, Layout, Segment, read
-from .core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
+from .core.frames import HEADER_BYTES_MAX, FrameKind, ProtocolViolation, ReceivedFrame
 from .device_buffer import DeviceBuffer
 from .device_memory import DeviceMemories
 from .endpoint import NO_TENSORS, Closed, Endpoint, Foreign
@@ -55,13 +55,13 @@ def decode(header: memoryview) -> Any:
         raise ValueError("a header that is not JSON") from None
 
 
-class Connection:
+class ServerConnection:
     """One per worker. `handlers` get the messages of each kind, in the thread that reads: they must be quick, and not wait."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.lost = ""
         """The reason why nothing comes any more."""
-        self.handlers: dict[Kind, Callable[[Frame], None]] = {Kind.REPLY: self._take_reply}
+        self.handlers: dict[FrameKind, Callable[[ReceivedFrame], None]] = {FrameKind.REPLY: self._take_reply}
         self.on_loss: list[Callable[[], None]] = []
         """Called when the server is gone, in the thread that reads."""
         self._endpoint = endpoint
@@ -70,7 +70,7 @@ class Connection:
         self._writing = threading.Lock()
         self._writer = 0
         """The thread that has it."""
-        self._posted: deque[tuple[Kind, int, bytes]] = deque()
+        self._posted: deque[tuple[FrameKind, int, bytes]] = deque()
         self._lock = threading.Lock()
         """Held for moments only, and never when something is sent."""
         self._turn = threading.Condition(self._lock)
@@ -79,7 +79,7 @@ class Connection:
         self._someone_reads = False
         self._has_reader = False
         self._questions = itertools.count(1)
-        self._replies: dict[int, Frame | None] = {}
+        self._replies: dict[int, ReceivedFrame | None] = {}
 
     # Sending
 
@@ -87,7 +87,7 @@ class Connection:
         """Raises Foreign in a process that the model has forked."""
         self._endpoint.require_own()
 
-    def send(self, kind: Kind, stream: int, header: str, layout: Layout = NO_TENSORS) -> None:
+    def send(self, kind: FrameKind, stream: int, header: str, layout: Layout = NO_TENSORS) -> None:
         """Send a message; waits while the server is behind. Raises Closed, and OSError when there is no shared memory for the
         tensors: then nothing was sent."""
         self.require_own()  # before anything is written into memory that the server sees, or locked by a thread that is not here
@@ -104,7 +104,7 @@ class Connection:
         if self._posted:
             self._flush()
 
-    def post(self, kind: Kind, stream: int, message: object) -> None:
+    def post(self, kind: FrameKind, stream: int, message: object) -> None:
         """Send a message without waiting for other threads, also in the middle of garbage collection; the thread that is sending
         sends it afterwards. Lost when the server is gone, and in a process that was forked from this one."""
         if os.getpid() == self._process:
@@ -128,10 +128,10 @@ class Connection:
         """Send what gets no reply, also in the middle of garbage collection. Raises TritonModelException when the server is
         gone."""
         if self._writer == threading.get_ident():
-            self.post(Kind.NOTIFICATION, stream, message)
+            self.post(FrameKind.NOTIFICATION, stream, message)
             return
         try:
-            self.send(Kind.NOTIFICATION, stream, encode(message))
+            self.send(FrameKind.NOTIFICATION, stream, encode(message))
         except Closed as error:
             raise TritonModelException(_reason(error)) from None
 
@@ -143,7 +143,7 @@ class Connection:
         number = next(self._questions)
         self._replies[number] = None
         try:
-            self.send(Kind.QUERY, number, text, layout)
+            self.send(FrameKind.QUERY, number, text, layout)
             self.wait(lambda: self._replies[number] is not None)
             reply = self._replies[number]
         except Closed as error:
@@ -168,7 +168,7 @@ class Connection:
         """The array that a descriptor names. Raises NoMemory, and TritonModelException for a device that is of no use here."""
         return self.devices.receive(descriptor) if isinstance(descriptor[3], str) else read(descriptor, data, segment)
 
-    def _take_reply(self, message: Frame) -> None:
+    def _take_reply(self, message: ReceivedFrame) -> None:
         if message.stream in self._replies:
             self._replies[message.stream] = message
 

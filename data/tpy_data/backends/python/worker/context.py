@@ -18,7 +18,7 @@ Log = Callable[[str, str], None]
 """Level ("verbose", "info", "warning", "error") and text."""
 
 
-class ModelContext(NamedTuple):
+class RunnerContext(NamedTuple):
     """`directory` is the model's version folder; `metrics` is the port to the server's metrics, `calls` that to other
     models. `missing` warns of names that are wrong."""
 
@@ -29,22 +29,22 @@ class ModelContext(NamedTuple):
     missing: MissingInputs | None = None
 
 
-_of_process: list[ModelContext] = []
-_of_package: dict[str, ModelContext] = {}
+_of_process: list[RunnerContext] = []
+_of_package: dict[str, RunnerContext] = {}
 _of_thread = threading.local()
 
 
-def set_for_process(context: ModelContext) -> None:
+def set_for_process(context: RunnerContext) -> None:
     """This process runs this one model."""
     _of_process[:] = [context]
 
 
-def set_for_thread(context: ModelContext | None) -> None:
+def set_for_thread(context: RunnerContext | None) -> None:
     """The calling thread runs this model (None: no more)."""
     _of_thread.context = context
 
 
-def set_for_package(package: str, context: ModelContext | None) -> None:
+def set_for_package(package: str, context: RunnerContext | None) -> None:
     """Code of this package belongs to this model (None: no more), whatever thread runs it."""
     if context is None:
         _of_package.pop(package, None)
@@ -52,15 +52,15 @@ def set_for_package(package: str, context: ModelContext | None) -> None:
         _of_package[package] = context
 
 
-def current() -> ModelContext | None:
+def current() -> RunnerContext | None:
     """The model whose code is running, as far as that is known."""
-    context: ModelContext | None = getattr(_of_thread, "context", None)
+    context: RunnerContext | None = getattr(_of_thread, "context", None)
     if context is None:
         return _of_process[0] if _of_process else _of_caller()
     return context
 
 
-def _of_caller() -> ModelContext | None:
+def _of_caller() -> RunnerContext | None:
     """That of the innermost caller whose package has one."""
     if not _of_package:
         return None

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .core.batch import Layout, Segment
-from .core.frames import Buffer, Frame, FrameDecoder, Kind, ProtocolViolation, encode
+from .core.frames import Buffer, FrameDecoder, FrameKind, ProtocolViolation, ReceivedFrame, encode
 from .segments import Borrower, Lender, Loan, trim
 
 NO_TENSORS = Layout()
@@ -100,7 +100,14 @@ class Endpoint:
         return loan
 
     def write(
-        self, kind: Kind, stream: int, header: bytes, layout: Layout = NO_TENSORS, loan: Loan | None = None, *, wait: bool = True
+        self,
+        kind: FrameKind,
+        stream: int,
+        header: bytes,
+        layout: Layout = NO_TENSORS,
+        loan: Loan | None = None,
+        *,
+        wait: bool = True,
     ) -> memoryview | None:
         """Send a frame, as `send`. Raises Closed."""
         memory = b""
@@ -170,7 +177,7 @@ class Endpoint:
 
     # Receiving
 
-    def receive(self) -> Frame:
+    def receive(self) -> ReceivedFrame:
         """The next frame, however long it takes; memory is given back when it takes long. Raises Closed or
         ProtocolViolation."""
         wait_ms: int | None = IDLE_MS
@@ -185,7 +192,7 @@ class Endpoint:
         note = self.decoder.note
         return frame if note is None else self._with_segment(frame, note)
 
-    def receive_at_once(self, *, only_buffered: bool = False) -> Frame | None:
+    def receive_at_once(self, *, only_buffered: bool = False) -> ReceivedFrame | None:
         """The next frame if it has arrived with those before, or one read without waiting brings all of it, which is left out if
         `only_buffered`. Raises Closed or ProtocolViolation."""
         frame = self.decoder.next_frame() if self.decoder.pending else None
@@ -196,7 +203,7 @@ class Endpoint:
         note = self.decoder.note
         return frame if frame is None or note is None else self._with_segment(frame, note)
 
-    def buffered(self) -> Frame | None:
+    def buffered(self) -> ReceivedFrame | None:
         """The next frame if it has arrived with those before. Raises ProtocolViolation."""
         return self.receive_at_once(only_buffered=True)
 
@@ -274,7 +281,7 @@ class Endpoint:
             }
         return json.dumps(note).encode()
 
-    def _with_segment(self, frame: Frame, note: memoryview) -> Frame:
+    def _with_segment(self, frame: ReceivedFrame, note: memoryview) -> ReceivedFrame:
         return frame._replace(segment=self._take_note(note))
 
     def _take_note(self, memory: memoryview) -> Segment | None:

@@ -21,7 +21,7 @@ REQUEST_IDS_MAX = 8
 ID_CHARACTERS_MAX = 256
 
 
-class FailureLog:
+class InstanceFailureLog:
     """Of one instance. Any thread."""
 
     def __init__(self, model: str, clock: Callable[[], float] = time.monotonic) -> None:

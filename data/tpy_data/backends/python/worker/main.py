@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 from . import context, loader, runner
 from .calls import CallClient
-from .connection import TEXT_BYTES_MAX, Connection, decode, encode
+from .connection import TEXT_BYTES_MAX, ServerConnection, decode, encode
 from .core.batch import Layout, NoMemory, Segment
-from .core.frames import Frame, Kind
+from .core.frames import FrameKind, ReceivedFrame
 from .coroutines import Coroutines
 from .endpoint import Closed, Endpoint, Foreign
 from .failures import ErrorCode, ModelFailure, TritonModelException
@@ -26,7 +26,7 @@ from .model_calls import FINALIZING, SERVING
 from .readiness import ReadinessAnswers
 from .request import Answerable, answer_through, cancellation_of, is_rescheduled, single_answers, watch
 from .response_sender import SingleAnswer, StreamedAnswer, settle, settle_failed
-from .responses import Flow, Responses
+from .responses import Flow, WorkerResponses
 
 FORKED = (
     "a process that the model had forked came back from the model's code and was ended: it has no part in the server's requests. "
@@ -62,29 +62,29 @@ class _Order:
         return self.batches[index], data, segment
 
 
-class Worker:
+class InstanceWorker:
     """One model instance behind a connection. Used by the main thread."""
 
-    def __init__(self, connection: Connection, tokens: socket.socket) -> None:
+    def __init__(self, connection: ServerConnection, tokens: socket.socket) -> None:
         self._connection = connection
         self._tokens = tokens
         self._calls = CallClient(connection)
-        self._responses = Responses(connection)
+        self._responses = WorkerResponses(connection)
         self._coroutines = Coroutines(decoupled=False)
         self._runner: runner.Runner[Any, Any] | None = None
         self._outputs: frozenset[str] = frozenset()
         self._decoupled = False
         self._inbox: deque[_Order | None] = deque()
         """Batches, and None for the end."""
-        self._load_order: Frame | None = None
+        self._load_order: ReceivedFrame | None = None
         self._batch = 0
         """The number of the batch that is executed; 0 for none."""
         self._sinks_opened = False
         self._starting: tuple[Sequence[Any], Sequence[StreamedAnswer]] = (), ()
         """The requests that `execute` of a decoupled model is called with, and their response sinks."""
-        connection.handlers[Kind.LOAD] = self._take_load
-        connection.handlers[Kind.EXECUTE] = self._take_batches
-        connection.handlers[Kind.FINALIZE] = self._take_finalize
+        connection.handlers[FrameKind.LOAD] = self._take_load
+        connection.handlers[FrameKind.EXECUTE] = self._take_batches
+        connection.handlers[FrameKind.FINALIZE] = self._take_finalize
         connection.on_loss.append(self._wake)
 
     def run(self) -> None:
@@ -104,10 +104,10 @@ class Worker:
 
     # In the thread that reads
 
-    def _take_load(self, message: Frame) -> None:
+    def _take_load(self, message: ReceivedFrame) -> None:
         self._load_order = message
 
-    def _take_batches(self, message: Frame) -> None:
+    def _take_batches(self, message: ReceivedFrame) -> None:
         batches = decode(message.header)
         if self._decoupled:
             for requests in batches:
@@ -117,7 +117,7 @@ class Worker:
         if self._coroutines.arrived is not None:
             self._coroutines.wake()
 
-    def _take_finalize(self, message: Frame) -> None:
+    def _take_finalize(self, message: ReceivedFrame) -> None:
         self._inbox.append(None)
         self._wake()
 
@@ -148,7 +148,7 @@ class Worker:
         metrics = MetricClient(self._connection, order["name"])
         missing = MissingInputs(order["arguments"].get("model_config", "{}"), self._log)
         calls = None if completes else self._calls
-        context.set_for_process(context.ModelContext(order["directory"], self._log, metrics, calls, missing))
+        context.set_for_process(context.RunnerContext(order["directory"], self._log, metrics, calls, missing))
         self._outputs = frozenset(order["outputs"])
         self._decoupled = order["decoupled"]
         self._coroutines = Coroutines(decoupled=self._decoupled)
@@ -166,7 +166,7 @@ class Worker:
         except (TypeError, ValueError) as error:
             # What auto_complete_config left in the configuration cannot be written as JSON.
             self._fail(f"auto_complete_config made a configuration that is not JSON: {error}")
-        self._connection.send(Kind.READY, 0, said)
+        self._connection.send(FrameKind.READY, 0, said)
 
     def _completed(self, source: loader.ModelSource, order: dict[str, Any]) -> Any:
         """The answer to an order to complete a configuration. Raises ModelFailure."""
@@ -188,7 +188,7 @@ class Worker:
 
     def _report_failure(self, text: str, code: int = ErrorCode.INTERNAL) -> None:
         """The reason of this process's end, which the requests get that have no answer. In any thread."""
-        self._connection.send(Kind.FAILED, 0, encode([int(code), sendable(text[: TEXT_BYTES_MAX // 8])]))
+        self._connection.send(FrameKind.FAILED, 0, encode([int(code), sendable(text[: TEXT_BYTES_MAX // 8])]))
 
     def _start_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         assert self._runner is not None
@@ -203,7 +203,7 @@ class Worker:
             if index and not self._take_token():
                 if self._decoupled:
                     self._responses.end([entry[7] for rest in order.batches[index:] for entry in rest])
-                self._connection.send(Kind.NOT_STARTED, number, encode(count - index))
+                self._connection.send(FrameKind.NOT_STARTED, number, encode(count - index))
                 return
             self._batch = self._calls.batch = number
             assert self._runner is not None
@@ -353,11 +353,11 @@ class Worker:
             layout = Layout()
         head = f"[[{infer_ns},{output_ns},{time.monotonic_ns()}],"
         try:
-            self._connection.send(Kind.RESULT, number, f"{head}{text}]", layout)
+            self._connection.send(FrameKind.RESULT, number, f"{head}{text}]", layout)
         except OSError as error:
             layout.forget()
             text = encode(no_memory(f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}"))
-            self._connection.send(Kind.RESULT, number, f"{head}{text}]")
+            self._connection.send(FrameKind.RESULT, number, f"{head}{text}]")
 
     def query_cancelled(self, batch: int, index: int) -> bool:
         """Asks the server if request `index` of a batch was cancelled. Any thread; False when the batch is over."""
@@ -378,7 +378,7 @@ class Worker:
             self._runner.finalize()
         if not self._decoupled:
             self._coroutines.close()
-        self._connection.send(Kind.FINALIZED, 0, "{}")
+        self._connection.send(FrameKind.FINALIZED, 0, "{}")
 
 
 class _Cancellation:
@@ -386,7 +386,7 @@ class _Cancellation:
 
     __slots__ = ("_batch", "_index", "_known", "_worker", "flow")
 
-    def __init__(self, worker: Worker, batch: int, index: int) -> None:
+    def __init__(self, worker: InstanceWorker, batch: int, index: int) -> None:
         self._worker = worker
         self._batch = batch
         self._index = index
@@ -420,7 +420,7 @@ def serve(server: socket.socket, tokens: socket.socket) -> None:
     """Be a worker until the server says stop or is gone."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper: this is a fresh process
     try:
-        worker = Worker(Connection(Endpoint(server, writable=True, process=os.getpid())), tokens)
+        worker = InstanceWorker(ServerConnection(Endpoint(server, writable=True, process=os.getpid())), tokens)
         os.register_at_fork(after_in_child=worker.lose_connection)
         worker.run()
     except Foreign:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import context
 from .arguments import as_text
-from .core.frames import Kind
+from .core.frames import FrameKind
 from .failures import TritonModelException
 from .messages import sendable
 from .ports import MetricPort
 
 if TYPE_CHECKING:
-    from .connection import Connection
+    from .connection import ServerConnection
 
 _DELETED = (
     "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should be deleted "
@@ -34,7 +34,7 @@ class MetricKind(enum.IntEnum):
 class MetricClient:
     """A worker's `MetricPort`: changes are sent and not waited for, everything else is asked."""
 
-    def __init__(self, connection: Connection, instance: str) -> None:
+    def __init__(self, connection: ServerConnection, instance: str) -> None:
         self._connection = connection
         self._instance = instance
 
@@ -58,7 +58,7 @@ class MetricClient:
 
     def close_family(self, family: int) -> None:
         # Garbage collection calls this, perhaps when the server is gone.
-        self._connection.post(Kind.NOTIFICATION, 0, {"type": "close_family", "family": family})
+        self._connection.post(FrameKind.NOTIFICATION, 0, {"type": "close_family", "family": family})
 
     def refusal(self, text: str) -> str:
         return f"Failed to process the request for model '{self._instance}', message: {text}"

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from .connection import Connection
-from .core.frames import Frame, Kind
+from .connection import ServerConnection
+from .core.frames import FrameKind, ReceivedFrame
 from .failures import ModelFailure, TritonModelException
 from .messages import sendable
 from .runner import Runner
@@ -26,7 +26,7 @@ class ReadinessAnswers:
     still thinks about another one gets the answer to that one, also when that caller has given up."""
 
     def __init__(
-        self, connection: Connection, runner: Runner[Any, Any], run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any]
+        self, connection: ServerConnection, runner: Runner[Any, Any], run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any]
     ) -> None:
         self._connection = connection
         self._runner = runner
@@ -34,10 +34,10 @@ class ReadinessAnswers:
         self._lock = threading.Lock()
         self._waiting: list[int] = []
         """The questions that the answer to come is for; none while nobody asks the model."""
-        connection.handlers[Kind.READY_CHECK] = self._take_question
+        connection.handlers[FrameKind.READY_CHECK] = self._take_question
         connection.start_reader()
 
-    def _take_question(self, message: Frame) -> None:
+    def _take_question(self, message: ReceivedFrame) -> None:
         with self._lock:
             self._waiting.append(message.stream)
             if len(self._waiting) == 1:

@@ -11,7 +11,7 @@ from .failures import TritonModelException
 from .parameters import parameters_json
 from .pending_call import ResponseIterator
 from .response import InferenceResponse
-from .response_sender import InferenceResponseSender, ResponseSink, SingleAnswer, StreamedAnswer
+from .response_sender import AnswerSink, InferenceResponseSender, SingleAnswer, StreamedAnswer
 from .tensor import Tensor
 from .trace import NOT_TRACED, InferenceTrace
 
@@ -50,7 +50,7 @@ class Answerable:
 
     def __init__(self) -> None:
         self._is_cancelled: Callable[[], bool] = _never
-        self._sink: ResponseSink | None = None
+        self._sink: AnswerSink | None = None
         self._open_sink: Callable[[Any], SingleAnswer] = _no_sink
         self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
 

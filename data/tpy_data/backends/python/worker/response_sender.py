@@ -72,7 +72,7 @@ class StreamedAnswer:
             self._dropped()
 
 
-class ResponseSink(Protocol):
+class AnswerSink(Protocol):
     """The destination of a sender's responses: a StreamedAnswer or, of a model that answers once, a SingleAnswer."""
 
     @property
@@ -88,7 +88,7 @@ class InferenceResponseSender:
 
     __slots__ = ("_sink",)
 
-    def __init__(self, sink: ResponseSink) -> None:
+    def __init__(self, sink: AnswerSink) -> None:
         self._sink = sink
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
-from .connection import TEXT_BYTES_MAX, Connection, decode, encode
+from .connection import TEXT_BYTES_MAX, ServerConnection, decode, encode
 from .core.batch import Layout
-from .core.frames import Frame, Kind
+from .core.frames import FrameKind, ReceivedFrame
 from .core.windows import Window
 from .endpoint import Closed
 from .failures import ErrorCode
@@ -36,16 +36,16 @@ class Flow:
         """Of the window."""
 
 
-class Responses:
+class WorkerResponses:
     """One per worker."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._flows: dict[int, Flow] = {}
         self._late = itertools.count(1)
         self._sending = threading.Lock()
         """Responses of one request are sent in order, and nothing after its end."""
-        connection.handlers[Kind.PROGRESS] = self._take_progress
+        connection.handlers[FrameKind.PROGRESS] = self._take_progress
         connection.on_loss.append(self._lose)
 
     def open(self, number: int) -> None:
@@ -108,7 +108,7 @@ class Responses:
         if error is not None and self._flows.pop(number, None) is not None:
             # Perhaps in the middle of garbage collection: the sender was dropped.
             answer = failed_answer(error.message()[: TEXT_BYTES_MAX // 8], int(error.code()))
-            self._connection.post(Kind.RESPONSE, number, [1, True, answer])
+            self._connection.post(FrameKind.RESPONSE, number, [1, True, answer])
         else:
             with contextlib.suppress(Closed):
                 self._deliver(number, wanted, response, True)
@@ -117,7 +117,7 @@ class Responses:
         """Nobody can send anything any more. In the middle of garbage collection."""
         flow = self._flows.pop(number, None)
         if flow is not None:
-            self._connection.post(Kind.RESPONSE, number, [flow.responses + 1, True, failed_answer(DROPPED)])
+            self._connection.post(FrameKind.RESPONSE, number, [flow.responses + 1, True, failed_answer(DROPPED)])
 
     def _deliver(self, number: int, wanted: Sequence[str] | None, response: InferenceResponse | None, final: bool) -> None:
         """Send one response; waits for room unless it is the final one. Raises Closed when the server is gone, and in a process
@@ -147,12 +147,12 @@ class Responses:
             flow.responses += 1
             head = f"[{flow.responses},{'true' if final else 'false'},"
             try:
-                self._connection.send(Kind.RESPONSE, number, f"{head}{text}]", layout)
+                self._connection.send(FrameKind.RESPONSE, number, f"{head}{text}]", layout)
             except OSError as error:
                 layout.forget()
                 text = f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}"
                 text = encode(failed_answer(text, int(ErrorCode.UNAVAILABLE)))
-                self._connection.send(Kind.RESPONSE, number, f"{head}{text}]")
+                self._connection.send(FrameKind.RESPONSE, number, f"{head}{text}]")
 
     def _wait_room(self, flow: Flow, size: int) -> bool:
         """Wait until a response of `size` bytes may be sent, and count it. False when nobody waits for it."""
@@ -165,7 +165,7 @@ class Responses:
                     return True
             self._connection.wait(lambda: flow.ended or not flow.window.is_full)
 
-    def _take_progress(self, message: Frame) -> None:
+    def _take_progress(self, message: ReceivedFrame) -> None:
         taken, ended = decode(message.header)
         for number, count in taken:
             flow = self._flows.get(number)

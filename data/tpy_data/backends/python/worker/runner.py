@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from .auto_complete import ModelConfig
 from .core.batch import Layout, Segment
-from .failure_log import FailureLog
+from .failure_log import InstanceFailureLog
 from .failures import ModelFailure, describe
 from .loader import ModelSource, load_class
 from .messages import Read, answer_of, requests_of
@@ -87,7 +87,7 @@ class ModelRunner:
         self._iterative = iterative
         self._path = source.path
         self._run_coroutine = run_coroutine
-        self._failures = FailureLog(arguments.get("model_name", name))
+        self._failures = InstanceFailureLog(arguments.get("model_name", name))
         step = "import of the model"
         try:
             model_class = load_class(source)
@@ -226,7 +226,7 @@ def auto_complete(source: ModelSource, name: str, config: str) -> dict[str, Any]
 
     Raises ModelFailure.
     """
-    failures, step = FailureLog(name), "import of the model"
+    failures, step = InstanceFailureLog(name), "import of the model"
     try:
         model_class = load_class(source)
         complete = getattr(model_class, "auto_complete_config", None)

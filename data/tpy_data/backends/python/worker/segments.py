@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .core.batch import Array, NoMemory, Placed, Segment
+from .core.batch import Array, NoMemory, PlacedData, Segment
 from .core.frames import ProtocolViolation
 
 # linux/fcntl.h; the fcntl module names them since Python 3.9 only on some builds.
@@ -72,7 +72,7 @@ class Loan:
         self.descriptor = descriptor
         self._memory = memory
 
-    def write(self, placed: Sequence[Placed]) -> None:
+    def write(self, placed: Sequence[PlacedData]) -> None:
         """Copy tensors into it. Before it is sent."""
         whole = np.frombuffer(self._memory, np.uint8)
         for offset, data in placed:  # by numpy, which lets other threads run meanwhile: 300 MB into new memory take 0.3 s

@@ -44,7 +44,7 @@ SEGMENT_ALIGNMENT = 64
 _ZEROS = bytes(ALIGNMENT)
 
 
-class Source(Protocol):
+class ArraySource(Protocol):
     """An array in memory of somebody else's, which is read when it is written into the segment."""
 
     @property
@@ -55,11 +55,11 @@ class Source(Protocol):
         ...
 
 
-class Placed(NamedTuple):
+class PlacedData(NamedTuple):
     """Data for the segment: where to write it, and what: a flat byte view, or what is to be read now."""
 
     offset: int
-    data: memoryview | bytes | Source
+    data: memoryview | bytes | ArraySource
 
 
 class Lending(Protocol):
@@ -85,7 +85,7 @@ class Layout:
         self._loans: list[int] = []
         self.data: list[Buffer] = []
         self.data_bytes = 0
-        self.placed: list[Placed] = []
+        self.placed: list[PlacedData] = []
         self.segment_bytes = 0
 
     def add(self, name: str, number: int, array: Any) -> Descriptor:
@@ -125,9 +125,9 @@ class Layout:
         if self._lending is not None:
             self._lending.forget(self._loans)
 
-    def _place(self, data: memoryview | bytes | Source, size: int) -> int:
+    def _place(self, data: memoryview | bytes | ArraySource, size: int) -> int:
         offset = self.segment_bytes
-        self.placed.append(Placed(offset, data))
+        self.placed.append(PlacedData(offset, data))
         self.segment_bytes += size + (-size % SEGMENT_ALIGNMENT)
         return offset
 

@@ -51,7 +51,7 @@ class ProtocolViolation(Exception):
 
 
 @enum.unique
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """The meaning of a frame. Below 64 the server sends it, from 64 on the worker."""
 
     LOAD = 1
@@ -89,21 +89,21 @@ class Kind(enum.IntEnum):
     """Something that it does not: a log line, a change of a metric, whether the model is ready."""
 
 
-_KINDS = {int(kind): kind for kind in Kind}
+_KINDS = {int(kind): kind for kind in FrameKind}
 
 
-class Frame(NamedTuple):
+class ReceivedFrame(NamedTuple):
     """A received frame. `header` is JSON text in UTF-8, `data` starts at an address that is a multiple of ALIGNMENT. `segment`
     is the shared memory (flat uint8) that the rest of its tensors lie in, once that is there, or why it cannot be had."""
 
-    kind: Kind
+    kind: FrameKind
     stream: int
     header: memoryview
     data: memoryview
     segment: Any = None
 
 
-def encode(kind: Kind, stream: int, header: bytes, data: list[Buffer], data_bytes: int, memory: bytes = b"") -> list[Buffer]:
+def encode(kind: FrameKind, stream: int, header: bytes, data: list[Buffer], data_bytes: int, memory: bytes = b"") -> list[Buffer]:
     """The buffers of a frame, to be written one after the other. `data_bytes` is the sum of `data`'s lengths."""
     padding = -(PREFIX_BYTES + len(memory) + len(header)) % ALIGNMENT
     prefix = _PREFIX.pack(MAGIC, kind, VERSION, len(memory), len(header) + padding, data_bytes, stream)
@@ -125,7 +125,7 @@ class FrameDecoder:
         """Add received bytes."""
         self.pending += chunk
 
-    def next_frame(self) -> Frame | None:
+    def next_frame(self) -> ReceivedFrame | None:
         """The next whole frame, or None. Raises ProtocolViolation as soon as the prefix is wrong."""
         pending = self.pending
         if len(pending) < PREFIX_BYTES:
@@ -154,4 +154,4 @@ class FrameDecoder:
         view = memoryview(body)
         header_begin = PREFIX_BYTES + memory_bytes
         self.note = view[PREFIX_BYTES:header_begin] if memory_bytes else None
-        return Frame(kind, stream, view[header_begin:data_begin], view[data_begin:end])
+        return ReceivedFrame(kind, stream, view[header_begin:data_begin], view[data_begin:end])

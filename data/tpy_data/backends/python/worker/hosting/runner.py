@@ -35,7 +35,7 @@ from tpy_data.exception_text import exception_text
 
 from .. import context
 from ..core.batch import Segment
-from ..failure_log import FailureLog
+from ..failure_log import InstanceFailureLog
 from ..failures import ModelFailure
 from ..messages import Read
 from ..request import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, streamed_answer
@@ -66,7 +66,7 @@ def describe(text: str) -> str:
     except TpyError as error:
         raise ModelFailure(error.message, code_of(error)) from error
     except BaseException as error:
-        FailureLog(order.backend).report("auto_complete", error)
+        InstanceFailureLog(order.backend).report("auto_complete", error)
         raise ModelFailure(exception_text(error)) from error
 
 
@@ -83,7 +83,7 @@ class HostedRunner:
         if hosted is None or placement is None:
             raise ModelFailure("an order for an instance without a model or a placement")
         self._name = placement.name
-        self._failures = FailureLog(hosted.name)
+        self._failures = InstanceFailureLog(hosted.name)
         self._states = state_specs(hosted.config)
         self._batches = hosted.config.max_batch_size > 0
         self.phases_ns = 0, 0
