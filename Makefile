@@ -257,7 +257,7 @@ TEST_SETUP := $(SETUP) $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup
 # What is built of the repository: a wheel and an image, each installed and tried.
 PACKAGE_TESTS := tests/e2e/test_wheel.py tests/docs/test_deployment.py tests/release/test_artifacts.py tests/release/test_base_install.py tests/release/test_upgrade.py
 # Tests that read the sources and run nothing of the server: a part of make check.
-LINT_TESTS := tests/unit/test_words.py tests/unit/test_import_contracts.py tests/unit/test_private_parts.py tests/tools/test_tests.py tests/mutation/test_mutants.py
+LINT_TESTS := tests/unit/test_words.py tests/unit/test_class_names.py tests/unit/test_import_contracts.py tests/unit/test_private_parts.py tests/tools/test_tests.py tests/mutation/test_mutants.py
 # Tests with their own targets: test-backends, where PyTorch is installed, test-vllm, test-attack, test-packages and check.
 APART := tests/vllm tests/backends/pytorch tests/e2e/test_pytorch.py tests/e2e/test_init_pytorch.py tests/benchmarks/test_gpu.py tests/attack/test_attack.py $(LINT_TESTS) $(PACKAGE_TESTS)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from tpy.errors import TpyError
 from tpy.repository_agent import AgentAction
-from tpy_data.agents.contract import AgentModel, HostedAgent, Opened
+from tpy_data.agents.contract import HostedAgent, HostedAgentModel, Opened
 from tpy_data.agents.hosting import find_agent
 
 
@@ -40,7 +40,7 @@ class _Server:
         self._name = name
         self._directory = directory
         self._agent: HostedAgent | None = None
-        self._models: dict[int, AgentModel] = {}
+        self._models: dict[int, HostedAgentModel] = {}
 
     def reply(self, request: _Request) -> _Reply:
         try:

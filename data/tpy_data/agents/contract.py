@@ -20,7 +20,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Mapping[str, str]
 
 
-class AgentModel(Protocol):
+class HostedAgentModel(Protocol):
     """A model of an agent. All methods raise TpyError."""
 
     def act(self, action: AgentAction) -> None:
@@ -39,7 +39,7 @@ class AgentModel(Protocol):
 class HostedAgent(Protocol):
     """An agent."""
 
-    def open(self, opened: Opened) -> AgentModel:
+    def open(self, opened: Opened) -> HostedAgentModel:
         """A model's life begins. Raises TpyError."""
         ...
 

@@ -11,7 +11,7 @@ import msgspec
 from tpy.errors import Internal, InvalidArgument, TpyError
 from tpy.plugins import installed
 from tpy.repository_agent import ENTRY_POINT_GROUP, AgentAction, RepositoryAgent
-from tpy_data.agents.contract import AgentModel, HostedAgent, Opened
+from tpy_data.agents.contract import HostedAgent, HostedAgentModel, Opened
 from tpy_data.native.library import Host, answer, host
 
 
@@ -38,22 +38,22 @@ class _NativeAgent:
 
 
 class NativeAgentModel:
-    """See HostedModel."""
+    """See HostedAgentModel."""
 
     def __init__(self, host: Host, pointer: int) -> None:
         self._host = host
         self._pointer = pointer
 
     def act(self, action: AgentAction) -> None:
-        """See HostedModel."""
+        """See HostedAgentModel."""
         answer(self._host.function("tpy_agent_model_act")(self._pointer, action.value))
 
     def location(self) -> str:
-        """See HostedModel."""
+        """See HostedAgentModel."""
         return str(self._host.function("tpy_agent_model_location")(self._pointer))
 
     def close(self) -> None:
-        """See HostedModel."""
+        """See HostedAgentModel."""
         answer(self._host.function("tpy_agent_model_close")(self._pointer))
 
 
@@ -80,7 +80,7 @@ class _PythonAgent:
     def __init__(self, agent: RepositoryAgent) -> None:
         self._agent = agent
 
-    def open(self, opened: Opened) -> AgentModel:
+    def open(self, opened: Opened) -> HostedAgentModel:
         return _PythonModel(self._agent, opened)
 
     def close(self) -> None:

@@ -66,7 +66,7 @@ def context_of(url: str, options: ClientTlsOptions, *, as_url_says: bool = False
 
 
 def tls_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of TLS, for a command that takes them as the members of TlsOptions."""
+    """The options of TLS, for a command that takes them as the members of ClientTlsOptions."""
     for option in reversed(_TLS_OPTIONS):
         command = option(command)
     return command

@@ -26,7 +26,7 @@ class NoSharedMemory(Exception):
 
 
 class Memory(Protocol):
-    """Makes regions and registers them with a server. Raises NoMemory, and ServerError."""
+    """Makes regions and registers them with a server. Raises NoSharedMemory, and ServerError."""
 
     def create(self, name: str, content: bytes, size: int) -> None:
         """Make a region of `size` bytes, which begins with the content."""
@@ -84,7 +84,7 @@ class CudaMemory:
 
     @classmethod
     def of_gpu(cls, number: int) -> CudaMemory:
-        """On this GPU of the machine. Raises NoMemory if the machine does not have it."""
+        """On this GPU of the machine. Raises NoSharedMemory if the machine does not have it."""
         from tpy.devices.cuda import CudaDevice
 
         try:

@@ -71,7 +71,7 @@ class RepositoryAccess(msgspec.Struct, frozen=True, kw_only=True):
     changed_ns: int = 0
 
     def __repr__(self) -> str:
-        return f"Access(source={self.source!r})"
+        return f"RepositoryAccess(source={self.source!r})"
 
 
 class _S3Entry(msgspec.Struct, frozen=True):

@@ -44,7 +44,7 @@ def make_logger(library: Library, log: Log) -> Any:
         severities.VERBOSE: "verbose",
     }
 
-    class Logger(library.ILogger):  # type: ignore[misc]  # a class of the package
+    class TensorRTLogger(library.ILogger):  # type: ignore[misc]  # a class of the package
         def __init__(self) -> None:
             library.ILogger.__init__(self)
             self._errors: list[str] = []
@@ -61,7 +61,7 @@ def make_logger(library: Library, log: Log) -> Any:
             errors, self._errors = self._errors, []
             return errors
 
-    return Logger()
+    return TensorRTLogger()
 
 
 _ERRORS_KEPT_MAX = 8

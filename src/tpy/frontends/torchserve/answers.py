@@ -30,7 +30,7 @@ _TEXTS: Final = {
 }
 
 
-class ModelNotFound(NotFound):
+class UnknownModel(NotFound):
     """A model that is not served."""
 
 
@@ -63,7 +63,7 @@ def error_reply(error: TpyError) -> HttpReply:
             status, kind = HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerException"
         case WorkflowNotFound():
             status, kind = HTTPStatus.NOT_FOUND, "WorkflowNotFoundException"
-        case ModelNotFound():
+        case UnknownModel():
             status, kind = HTTPStatus.NOT_FOUND, "ModelNotFoundException"
         case ModelVersionNotFound():
             status, kind = HTTPStatus.NOT_FOUND, "ModelVersionNotFoundException"

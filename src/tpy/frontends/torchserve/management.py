@@ -17,7 +17,7 @@ from tpy.echo import echo
 from tpy.errors import InvalidArgument, Unsupported
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.message import HttpReply, HttpRequest
-from tpy.frontends.torchserve.answers import ModelNotFound, document_reply, status_reply
+from tpy.frontends.torchserve.answers import UnknownModel, document_reply, status_reply
 from tpy.frontends.torchserve.versions import names_of, number_of, ready_versions
 from tpy.limits import TORCHSERVE_MODELS_DEFAULT, TORCHSERVE_REGISTER_BYTES_MAX
 from tpy.messages import LoadRequest, ModelState
@@ -120,7 +120,7 @@ class ManagementApi:
         try:
             check = await offered(self._services.checks).check_config(name)
         except InvalidArgument:
-            raise ModelNotFound(f"Model not found: {echo(name)}: it is not in the model repository") from None
+            raise UnknownModel(f"Model not found: {echo(name)}: it is not in the model repository") from None
         config = None
         if changes is not None and check.config_json:
             document = orjson.loads(check.config_json)

@@ -16,7 +16,7 @@ from tpy.frontends.access import CREDENTIAL_NAMES
 from tpy.frontends.http.generate import answer_of
 from tpy.frontends.http.infer import InferEndpoint, open_record
 from tpy.frontends.http.message import HttpReply, HttpRequest
-from tpy.frontends.torchserve.answers import HandlerFailed, ModelNotFound, WorkflowFailed, WorkflowNotFound
+from tpy.frontends.torchserve.answers import HandlerFailed, UnknownModel, WorkflowFailed, WorkflowNotFound
 from tpy.frontends.torchserve.versions import resolve
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription, Tensor
 
@@ -47,7 +47,7 @@ class TorchServePredictionsApi:
         try:
             resolved = resolve(endpoint.services.inference, model, release)
         except NotFound as error:
-            raise error if release is not None else ModelNotFound(f"Model not found: {echo(model)}") from None
+            raise error if release is not None else UnknownModel(f"Model not found: {echo(model)}") from None
         _require_imported(resolved.description)
         sent = InferenceRequest(
             model_name=model,
@@ -64,7 +64,7 @@ class TorchServePredictionsApi:
         """Run the nodes of a workflow, which is an ensemble. Raises TpyError."""
         try:
             return await self.predict(request, model=model)
-        except ModelNotFound:
+        except UnknownModel:
             raise WorkflowNotFound(f"Workflow not found: {echo(model)}") from None
         except HandlerFailed as failed:
             raise WorkflowFailed(failed.message) from None

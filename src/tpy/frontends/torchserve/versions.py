@@ -5,7 +5,7 @@ from __future__ import annotations
 from tpy.config import ModelConfig
 from tpy.echo import echo
 from tpy.errors import NotFound
-from tpy.frontends.torchserve.answers import ModelNotFound, ModelVersionNotFound
+from tpy.frontends.torchserve.answers import ModelVersionNotFound, UnknownModel
 from tpy.services import InferenceService, ResolvedModel
 
 _PARAMETER = "TORCHSERVE_VERSIONS"
@@ -18,13 +18,13 @@ def names_of(config: ModelConfig) -> dict[int, str]:
 
 
 def resolve(service: InferenceService, model: str, release: str | None) -> ResolvedModel:
-    """The model, in the version of this name; None: the newest that is ready. Raises ModelNotFound, ModelVersionNotFound, and
+    """The model, in the version of this name; None: the newest that is ready. Raises UnknownModel, ModelVersionNotFound, and
     as `resolve`."""
     return service.resolve(model, None if release is None else number_of(service, model, release))
 
 
 def number_of(service: InferenceService, model: str, release: str) -> int:
-    """The number of the version of this name. Raises ModelNotFound and ModelVersionNotFound."""
+    """The number of the version of this name. Raises UnknownModel and ModelVersionNotFound."""
     ready = ready_versions(service, model)
     names = names_of(service.config(model))
     for number in ready:
@@ -34,11 +34,11 @@ def number_of(service: InferenceService, model: str, release: str) -> int:
 
 
 def ready_versions(service: InferenceService, model: str) -> tuple[int, ...]:
-    """The numbers of the versions that are ready. Raises ModelNotFound if no version is ready."""
+    """The numbers of the versions that are ready. Raises UnknownModel if no version is ready."""
     try:
         ready = service.ready_versions(model)
     except NotFound:
         ready = ()
     if not ready:
-        raise ModelNotFound(f"Model not found: {echo(model)}")
+        raise UnknownModel(f"Model not found: {echo(model)}")
     return ready

@@ -15,7 +15,7 @@ NAME_WIDTH_MIN: Final = 12
 NAME_WIDTH_MAX: Final = 40
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column: those of a higher `rank` are the first to go where the terminal is narrow."""
 
     title: str
@@ -36,23 +36,23 @@ def _time(ns: float | None) -> str:
 
 
 COLUMNS: Final = (
-    Column("VER", 4, 7, lambda row: row.version),
-    Column("STATE", 7, 2, lambda row: _STATES.get(row.state, row.state[:7])),
-    Column("REQ/S", 8, 0, lambda row: number(row.rate)),
-    Column("ERR/S", 6, 6, lambda row: number(row.errors)),
-    Column("QUEUE", 6, 1, lambda row: "-" if row.queued is None else number(row.queued)),
-    Column("BATCH", 6, 5, lambda row: "-" if row.batch is None else f"{row.batch:.1f}"),
-    Column("MEAN", 8, 4, lambda row: _time(row.mean_ns)),
-    Column("P50", 8, 9, lambda row: _time(row.p50_ns)),
-    Column("P99", 8, 3, lambda row: _time(row.p99_ns)),
-    Column("BUSY", 8, 8, _busy),
-    Column("MEMORY", 8, 10, lambda row: f"{row.memory_bytes / MIB:.0f} MiB" if row.memory_bytes else "-"),
-    Column("LIMIT", 14, 11, lambda row: printable(row.waits_for.replace("_", " "))[:14] or "-"),
+    TableColumn("VER", 4, 7, lambda row: row.version),
+    TableColumn("STATE", 7, 2, lambda row: _STATES.get(row.state, row.state[:7])),
+    TableColumn("REQ/S", 8, 0, lambda row: number(row.rate)),
+    TableColumn("ERR/S", 6, 6, lambda row: number(row.errors)),
+    TableColumn("QUEUE", 6, 1, lambda row: "-" if row.queued is None else number(row.queued)),
+    TableColumn("BATCH", 6, 5, lambda row: "-" if row.batch is None else f"{row.batch:.1f}"),
+    TableColumn("MEAN", 8, 4, lambda row: _time(row.mean_ns)),
+    TableColumn("P50", 8, 9, lambda row: _time(row.p50_ns)),
+    TableColumn("P99", 8, 3, lambda row: _time(row.p99_ns)),
+    TableColumn("BUSY", 8, 8, _busy),
+    TableColumn("MEMORY", 8, 10, lambda row: f"{row.memory_bytes / MIB:.0f} MiB" if row.memory_bytes else "-"),
+    TableColumn("LIMIT", 14, 11, lambda row: printable(row.waits_for.replace("_", " "))[:14] or "-"),
 )
 _STATES: Final[Mapping[str, str]] = {"UNAVAILABLE": "UNAVAIL", "UNLOADING": "UNLOAD"}
 
 
-def columns_for(width: int) -> list[Column]:
+def columns_for(width: int) -> list[TableColumn]:
     """The columns that fit beside a name."""
     chosen = list(COLUMNS)
     while chosen and NAME_WIDTH_MIN + sum(column.width + 1 for column in chosen) > width:
@@ -112,12 +112,12 @@ def _machine(metrics: ScrapedMetrics) -> str:
     return "; ".join(parts)
 
 
-def _line(name: str, cells: Sequence[str], columns: Sequence[Column], width: int) -> str:
+def _line(name: str, cells: Sequence[str], columns: Sequence[TableColumn], width: int) -> str:
     numbers = " ".join(f"{cell:>{column.width}}" for cell, column in zip(cells, columns, strict=True))
     return f"{_fitted(name, _name_width(columns, width))} {numbers}"[:width].rstrip()
 
 
-def _name_width(columns: Sequence[Column], width: int) -> int:
+def _name_width(columns: Sequence[TableColumn], width: int) -> int:
     rest = width - sum(column.width + 1 for column in columns)
     return max(1, min(NAME_WIDTH_MAX, rest))
 

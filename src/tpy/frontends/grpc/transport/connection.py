@@ -75,7 +75,8 @@ async def run_connection(port: GrpcPort, wire: Wire, ends: Ends) -> None:
 
 
 class GrpcServerConnection:
-    """Implements Link for its exchanges. One instance, one `read`, `write` and `keep_time`, whose nursery is `spawn`'s."""
+    """Implements ExchangeConnection for its exchanges. One instance, one `read`, `write` and `keep_time`, whose nursery is
+    `spawn`'s."""
 
     def __init__(self, port: GrpcPort, wire: Wire, ends: Ends, spawn: Callable[..., None]) -> None:
         now_ns = port.clock.now_ns()
