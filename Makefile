@@ -261,10 +261,16 @@ LINT_TESTS := tests/unit/test_words.py tests/unit/test_class_names.py tests/unit
 # Tests with their own targets: test-backends, where PyTorch is installed, test-vllm, test-attack, test-packages and check.
 APART := tests/vllm tests/backends/pytorch tests/e2e/test_pytorch.py tests/e2e/test_init_pytorch.py tests/benchmarks/test_gpu.py tests/attack/test_attack.py $(LINT_TESTS) $(PACKAGE_TESTS)
 
+# With PACKAGE only the tests of that package, as `make test-changed` would run them after a change of each of its modules.
+ifdef PACKAGE
+test: $(SETUP)
+	$(BIN)/python -m tests.changed --package $(PACKAGE)
+else
 # First the tests that need a quiet machine, one after another; then the others on all cores, a file at a time, in the order of
 # tests/conftest.py, and two files more than there are cores, for tests also wait. What fails is run once more, alone.
 test: $(TEST_SETUP) ## run the tests, on all cores; those of large frameworks, packages, the page and attacks have their own targets
 	$(BIN)/python -m tests.steadily --workers $$(($$(nproc) + 2)) $(APART:%=--ignore=%)
+endif
 
 test-packages: $(TEST_SETUP) $(VENV)/.tpy-release-setup ## the tests of the wheel and of the image
 	$(BIN)/python -m tests.steadily --workers $$(nproc) $(PACKAGE_TESTS)

@@ -1,4 +1,5 @@
-"""`python -m tests.changed [BASE]`: run the tests of what differs from a commit, files that are not committed included."""
+"""`python -m tests.changed [BASE]`: run the tests of what differs from a commit, files that are not committed included, or with
+`--package` those of a package."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from tests.mutation.suites import AREAS, suites_of
 _ROOT = Path(__file__).parents[1]
 _ALL = ("tests",)
 _NO_TESTS_COLLECTED = 5
+_SOURCES = ("src", "control", "data")
 
 _USERS: dict[str, tuple[str, ...]] = {
     "torch": ("tests/backends/pytorch", "tests/e2e/test_pytorch.py", "tests/e2e/test_init_pytorch.py", "tests/docs/test_how_to"),
@@ -40,6 +42,17 @@ def suites_of_changes(paths: Iterable[str]) -> list[str]:
     """Each folder or file once, none that lies in another."""
     wanted = {suite for path in paths for suite in suites_of_change(path)}
     return sorted(suite for suite in wanted if not any(str(parent) in wanted for parent in Path(suite).parents))
+
+
+def files_of_package(name: str, root: Path = _ROOT) -> list[str]:
+    """The modules of a package, by its name (`tpy.load`). Raises ValueError, with the packages beside it, where it is missing."""
+    path = name.replace(".", "/")
+    folder = next((root / source / path for source in _SOURCES if (root / source / path / "__init__.py").exists()), None)
+    if folder is None:
+        beside = {each.parent for source in _SOURCES for each in (root / source / path).parent.glob("*/__init__.py")}
+        there = ", ".join(sorted(each.name for each in beside)) or "tpy, tpy_control, tpy_data"
+        raise ValueError(f"no package is called {name!r}; expected a name like tpy.load; at this place there are: {there}")
+    return [str(file.relative_to(root)) for file in sorted(folder.rglob("*.py"))]
 
 
 def changed_files(base: str) -> list[str]:
@@ -77,9 +90,14 @@ def main() -> int:
     """Run them on all cores; the exit status is pytest's, 0 when there is nothing to run."""
     parser = argparse.ArgumentParser(prog="python -m tests.changed", description=__doc__)
     parser.add_argument("base", nargs="?", default="main", metavar="BASE", help="compare with this commit (default: main)")
+    parser.add_argument("--package", metavar="NAME", help="the tests of this package instead, for example tpy.load")
     parser.add_argument("--list", action="store_true", help="print what would be run")
     arguments = parser.parse_args()
-    suites = [suite for suite in suites_of_changes(changed_files(arguments.base)) if (_ROOT / suite).exists()]
+    try:
+        files = changed_files(arguments.base) if arguments.package is None else files_of_package(arguments.package)
+    except ValueError as error:
+        parser.error(str(error))
+    suites = [suite for suite in suites_of_changes(files) if (_ROOT / suite).exists()]
     print("\n".join(suites) or "nothing that has tests differs", flush=True)
     if arguments.list or not suites:
         return 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.changed import packages_of, suites_of_changes
+import pytest
+
+from tests.changed import files_of_package, packages_of, suites_of_changes
 from tests.mutation.suites import AREAS, SUITES
 
 _ROOT = Path(__file__).parents[2]
@@ -48,3 +50,23 @@ def test_only_what_the_tests_use_is_installed() -> None:
     examples = re.findall(r"^EXAMPLES := (.*)$", (_ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
     assert set(everything) <= {*stamps, *examples}
     assert set(examples) <= set(everything), "an example that is new has no tests here"
+
+
+def test_a_package_is_run_with_its_tests() -> None:
+    assert suites_of_changes(files_of_package("tpy_data.cache")) == [
+        "tests/cache",
+        "tests/conformance/test_cache.py",
+        "tests/engine",
+    ]
+    assert suites_of_changes(files_of_package("tpy.load")) == [
+        "tests/e2e/test_perf.py",
+        "tests/e2e/test_perf_tls.py",
+        "tests/load",
+    ]
+
+
+def test_a_package_that_does_not_exist_is_named_with_those_beside_it() -> None:
+    with pytest.raises(ValueError, match=r"^no package is called 'tpy\.lode'; .*load"):
+        files_of_package("tpy.lode")
+    with pytest.raises(ValueError, match="expected a name like"):
+        files_of_package("tools")
