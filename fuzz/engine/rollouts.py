@@ -9,7 +9,7 @@ from tpy.units import NS_PER_S
 from tpy_data.engine.rollouts.core.rollout import Arm, Decision, RolloutCore, RolloutState
 
 _STEPS = (30, 60, 120)
-_RULES = ("new", "old", "failed", "compared", "differs", "advanced", "promoted", "rolled back", "late")
+_RULES = ("new", "old", "failed", "compared", "differs", "advanced", "promoted", "rolled back", "late", "again")
 _INVARIANT = "a rollout's shares, steps and gates follow from its requests and the time"
 
 
@@ -82,6 +82,10 @@ def run_history(chance: Chance, core: RolloutCore) -> int:
                 state = RolloutState.ROLLED_BACK
                 chosen = []
                 chance.took("rolled back")
+        elif chance.random() < 0.1:
+            core.restart(now_ns, "as asked")
+            step, since_ns, state, new, compared, chosen = 0, now_ns, RolloutState.RUNNING, [], [], []
+            chance.took("again")
         else:
             now_ns += chance.choice((0, 1, NS_PER_S, 10 * NS_PER_S))
             decision = core.tick(now_ns)

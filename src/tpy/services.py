@@ -240,8 +240,9 @@ class DiagnosticsService(Protocol):
         ...
 
     async def rollout(self, model_name: str, action: str = "") -> RolloutStatus:
-        """The rollout of a model, after `action`: "promote" gives all requests to the new version, "roll_back" to the old one.
-        Raises NotFound where no version is rolled out, InvalidArgument for another action."""
+        """The rollout of a model, after `action`: "start" begins again at the first step, "promote" gives all requests to the new
+        version, "roll_back" to the old one. Raises NotFound where no version is rolled out, InvalidArgument for another
+        action."""
         ...
 
     def log_settings(self) -> LogSettings:

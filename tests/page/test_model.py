@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 import re
 import struct
 import wave
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.http
 from PIL import Image
 
+from tests.e2e.repositories import ModelFolder
 from tests.e2e.server import ServerProcess
 
 from .conftest import Tab, page_of
@@ -226,6 +231,43 @@ def test_all_of_it_with_the_keyboard(tab: Tab, server: ServerProcess) -> None:
         ".filter((e) => !(e.textContent.trim() || e.ariaLabel || e.labels?.length || e.placeholder)).map((e) => e.outerHTML)"
     )
     assert unnamed == []
+
+
+PLAN = '{"steps": [{"percent": 25, "seconds": 3600}]}'
+ROLLED_CONFIG = f"""
+backend: "identity"
+input [ {{ name: "INPUT0" data_type: TYPE_INT32 dims: [ 1 ] }} ]
+output [ {{ name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ] }} ]
+version_policy {{ latest {{ num_versions: 2 }} }}
+parameters {{ key: "rollout" value {{ string_value: {json.dumps(PLAN)} }} }}
+"""
+
+
+def test_a_rollout_is_watched_and_ended(tab: Tab, tmp_path: Path) -> None:
+    model = ModelFolder(tmp_path / "models", "rolled").config(ROLLED_CONFIG)
+    (model.path / "1").mkdir()
+    flags = ("--management-address=127.0.0.1:0", "--model-control-mode=explicit", "--load-model=rolled")
+    with ServerProcess(*flags, repositories=[model.path.parent]) as server:
+        page = opened(tab, server, "#/models/rolled")
+        expect(page.get_by_role("region", name="Instances")).to_be_visible()
+        section = page.get_by_role("region", name="Rollout")
+        expect(section).to_be_hidden()
+        (model.path / "2").mkdir()
+        page.get_by_role("button", name="Load", exact=True).click()
+        expect(section.locator("p").first).to_have_text("Version 2 gets 25 % of the requests without a version, in step 1 of 1.")
+        expect(section.locator("td")).to_have_text(["1", "75 %", "0", "0", "–", "2", "25 %", "0", "0", "–"])
+        with tritonclient.http.InferenceServerClient(server.http) as client:
+            given = tritonclient.http.InferInput("INPUT0", [1], "INT32")
+            given.set_data_from_numpy(np.array([1], np.int32))
+            for _ in range(4):
+                client.infer("rolled", [given])
+        expect(section.locator("td:nth-child(3)")).to_have_text(["3", "1"])
+        section.get_by_role("button", name="Roll back").click()
+        expect(section.locator("p").first).to_have_text("Version 2 is rolled back, version 1 gets all requests: as asked")
+        section.get_by_role("button", name="Start again").click()
+        expect(section.locator("td:nth-child(2)")).to_have_text(["75 %", "25 %"])
+        section.get_by_role("button", name="Promote").click()
+        expect(section).to_be_hidden()
 
 
 def test_a_page_that_names_no_model(tab: Tab, server: ServerProcess) -> None:

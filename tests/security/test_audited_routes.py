@@ -199,13 +199,18 @@ async def test_calls_that_are_refused_have_a_line(audited: Audited, tmp_path: Pa
 
 def grpc_methods() -> list[str]:
     """The paths of the methods of all services of the port."""
-    names = ("inference.GRPCInferenceService", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection")
+    names = (
+        "inference.GRPCInferenceService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "tpy.rollout.v1.RolloutService",
+    )
     return [f"/{name}/{method.name}" for name in names for method in POOL.FindServiceByName(name).methods]
 
 
 GRPC_READING = re.compile(
     r".*/(Server(Live|Ready|Metadata)|Model(Ready|Metadata|Config|Statistics)|RepositoryIndex|.*SharedMemoryStatus"
-    r"|Check|Watch|ServerReflectionInfo|Model(Stream)?Infer)"
+    r"|Status|Check|Watch|ServerReflectionInfo|Model(Stream)?Infer)"
 )
 
 
@@ -223,7 +228,7 @@ async def test_every_method_that_changes_something_has_a_line(audited: Audited, 
                 found = [(line["route"], line["protocol"], line["peer"]) for line in audited.lines()]
                 assert found == [(path, "grpc", "127.0.0.1:1")], path
                 tried.append(path)
-    assert len(tried) == 16
+    assert len(tried) == 22
 
 
 GRPC_BODIES = {

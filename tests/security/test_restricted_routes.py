@@ -16,6 +16,7 @@ from tests.chaos.models import write_models
 from tests.e2e.server import ServerProcess
 from tests.frontends.applications import applications
 from tpy.frontends.access.config import digest, key_entry
+from tpy.frontends.grpc import rollouts
 from tpy.frontends.grpc.control import APIS, INFER_PATH, STREAM_INFER_PATH
 from tpy.frontends.restrictions import API_CATEGORIES
 
@@ -225,7 +226,7 @@ def test_every_method_of_grpc_needs_the_key(closed: Closed) -> None:
     """In each spelling of its path, and with every other content type."""
     reached = []
     with grpc.insecure_channel(closed.server.grpc) as channel:
-        for path, api in {**APIS, INFER_PATH: "inference", STREAM_INFER_PATH: "inference"}.items():
+        for path, api in {**APIS, **rollouts.APIS, INFER_PATH: "inference", STREAM_INFER_PATH: "inference"}.items():
             if not closed.asks_probes and api == "health":
                 continue
             for spelled in (path, f"/{path}", f"{path}/", path.lower(), path.replace("M", "%4d"), f"{path}?x", f"/x/..{path}"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
@@ -27,6 +28,8 @@ from tpy.messages import (
     QueueActivity,
     RecentActivity,
     ResourceUse,
+    RolloutArm,
+    RolloutStatus,
     SequenceActivity,
     TenantActivity,
     WaitReason,
@@ -81,6 +84,16 @@ FULL = ModelExplanation(
     limit="rate_limiter",
     advice=("Do less.",),
 )
+
+
+def test_a_rollout_as_a_line() -> None:
+    old, new = RolloutArm(version=3, ended=9, failed=0, p99_ns=NS_PER_MS), RolloutArm(version=4, ended=1, failed=1, p99_ns=0)
+    status = RolloutStatus(model="m", state="running", percent=10, step=2, steps=3, reason="", old=old, new=new)
+    [line] = [each for each in lines_of(msgspec.structs.replace(FULL, rollout=status)) if "rollout" in each]
+    assert line == (
+        "  rollout     version 4 gets 10 % of the requests, step 2 of 3; version 4: 1 ended, 1 failed, p99 0 ms; "
+        "version 3: 9 ended, 0 failed, p99 1 ms"
+    )
 
 
 def test_an_explanation_as_lines() -> None:

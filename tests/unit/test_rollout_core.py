@@ -177,6 +177,17 @@ def test_a_restart_goes_on_with_its_step() -> None:
     assert RolloutCore(PLAN, 0, step=9).step == 2, "the plan may have fewer steps by now"
 
 
+@pytest.mark.parametrize("plan", [PLAN, WITH_SHADOW])
+def test_a_version_that_was_rolled_back_can_begin_again(plan: RolloutPlan) -> None:
+    core = RolloutCore(plan, 0, step=2)
+    core.ended(Arm.NEW, failed=True, latency_ns=1)
+    assert core.state is RolloutState.ROLLED_BACK
+    decision = core.restart(50 * NS_PER_S, "as asked")
+    assert (decision.state, decision.percent, decision.reason) == (RolloutState.RUNNING, core.percent, "as asked")
+    assert (core.step, core.reason, core.counts[Arm.NEW].failed) == (0, "", 0)
+    assert core.due_ns() == 60 * NS_PER_S, "a step lasts as long as at first"
+
+
 class Beside(RuleBasedStateMachine):
     """The core beside a model that keeps every request of the step. Step -1 is that of the shadow."""
 
@@ -242,6 +253,14 @@ class Beside(RuleBasedStateMachine):
     def somebody_ends_it(self, up: bool) -> None:
         decision = self.core.promote("as asked") if up else self.core.roll_back("as asked")
         self.outcome = decision.state
+
+    @precondition(lambda self: self.outcome is not RolloutState.PROMOTED)
+    @rule()
+    def somebody_begins_it_again(self) -> None:
+        decision = self.core.restart(self.now_ns, "as asked")
+        assert decision.state is RolloutState.RUNNING
+        self.step = 0 if self.core.plan.shadow is None else -1
+        self.outcome, self.since_ns, self.new, self.differences = RolloutState.RUNNING, self.now_ns, [], []
 
     @invariant()
     def they_agree(self) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import trio
 
 from tpy import __version__
 from tpy.echo import echo
-from tpy.errors import InvalidArgument
+from tpy.errors import InvalidArgument, NotFound
 from tpy.messages import LogSettings, ModelCounters, ModelExplanation, ModelGraph, ModelStatistics, RolloutStatus, ServerMetadata
 from tpy.services import TraceTexts, TraceUpdates
 from tpy.telemetry.logs import LogController
@@ -58,7 +59,15 @@ class Diagnostics:
 
     async def explain(self, model_name: str, version: int | None = None) -> Sequence[ModelExplanation]:
         """See DiagnosticsService."""
-        return self._data.explain(model_name, version)
+        return [self._with_rollout(each) for each in self._data.explain(model_name, version)]
+
+    def _with_rollout(self, found: ModelExplanation) -> ModelExplanation:
+        try:
+            rollout = self._data.rollouts.status(found.name)
+        except NotFound:
+            return found
+        takes_part = found.version in (rollout.old.version, rollout.new.version)
+        return msgspec.structs.replace(found, rollout=rollout) if takes_part else found
 
     async def graph(self, model_name: str, version: int | None = None) -> ModelGraph:
         """See DiagnosticsService. One file is read at a time; on a disk that hangs the thread is left behind."""
@@ -68,9 +77,9 @@ class Diagnostics:
     async def rollout(self, model_name: str, action: str = "") -> RolloutStatus:
         """See DiagnosticsService."""
         rollouts = self._data.rollouts
-        actions = {"": rollouts.status, "promote": rollouts.promote, "roll_back": rollouts.roll_back}
+        actions = {"": rollouts.status, "start": rollouts.start, "promote": rollouts.promote, "roll_back": rollouts.roll_back}
         if action not in actions:
-            raise InvalidArgument(f"unexpected action '{echo(action)}' for a rollout, expected promote or roll_back")
+            raise InvalidArgument(f"unexpected action '{echo(action)}' for a rollout, expected start, promote or roll_back")
         return actions[action](model_name)
 
     def log_settings(self) -> LogSettings:

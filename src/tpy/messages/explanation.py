@@ -7,6 +7,7 @@ import enum
 
 import msgspec
 
+from tpy.messages.models import RolloutStatus
 from tpy.messages.statistics import MemoryGrowth
 
 
@@ -269,7 +270,8 @@ class RecentLatency(msgspec.Struct, frozen=True, kw_only=True):
 
 class ModelExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """One model version. `limit` is what bounds its throughput or latency now, in a word (see `WaitReason`; "max_batch_size" and
-    "batch_delay" also without a queue); `advice` are sentences on what to change, the most important first."""
+    "batch_delay" also without a queue); `advice` are sentences on what to change, the most important first. `rollout` is that of
+    which this version is the old or the new one."""
 
     name: str
     version: int
@@ -290,3 +292,4 @@ class ModelExplanation(msgspec.Struct, frozen=True, kw_only=True):
     compute_ns_mean: int = 0
     limit: str = "nothing"
     advice: tuple[str, ...] = ()
+    rollout: RolloutStatus | None = None

@@ -153,7 +153,12 @@ async def test_reflection_lists_the_services(path: str) -> None:
     async with port() as server:
         answer = await reflect(server, path, list_services="")
         names = [service.name for service in answer.list_services_response.service]  # type: ignore[attr-defined]
-        assert names == ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "inference.GRPCInferenceService"]
+        assert names == [
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
+            "inference.GRPCInferenceService",
+            "tpy.rollout.v1.RolloutService",
+        ]
 
 
 @pytest.mark.parametrize(

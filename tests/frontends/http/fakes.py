@@ -32,6 +32,8 @@ from tpy.messages import (
     ModelState,
     ModelStatistics,
     Moment,
+    RolloutArm,
+    RolloutStatus,
     ServerMetadata,
     Tensor,
     TensorDescription,
@@ -254,6 +256,15 @@ class FakeDiagnostics:
                 memory_usage=(MemoryUsage(kind="CPU", id=0, byte_size=9),),
             )
         ]
+
+    async def rollout(self, model_name: str, action: str = "") -> RolloutStatus:
+        if model_name != "m":
+            raise NotFound(f"no version of model '{model_name}' is rolled out")
+        old, new = (RolloutArm(version=version, ended=9, failed=version - 1, p99_ns=7) for version in (1, 2))
+        state, percent = ("rolled back", 0.0) if action == "roll_back" else ("running", 12.5)
+        return RolloutStatus(
+            model="m", state=state, percent=percent, step=1, steps=3, reason=action, old=old, new=new, compared=5
+        )
 
     async def counters(self) -> Sequence[ModelCounters]:
         return [ModelCounters(name="m", version=1, requests=2, latency_ns=7, queue_ns=7, executions=2, memory_bytes=9)]

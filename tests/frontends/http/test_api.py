@@ -112,6 +112,7 @@ EXPLANATIONS = {
             "compute_ns_mean": 0,
             "limit": "nothing",
             "advice": ["Do less."],
+            "rollout": None,
         }
     ]
 }

@@ -192,13 +192,19 @@ class Rollouts:
             differed=core.differed,
         )
 
+    def start(self, model_name: str) -> RolloutStatus:
+        """The new version begins again at the first step, also if it was rolled back. Raises as `status`."""
+        now_ns = self._clock.now_ns()
+        self._change_state(model_name, lambda core, reason: core.restart(now_ns, reason))
+        return self.status(model_name)  # by now it is known whether the versions can share requests
+
     def promote(self, model_name: str) -> RolloutStatus:
         """The new version gets everything from now on. Raises as `status`."""
-        return self._end(model_name, RolloutCore.promote)
+        return self._change_state(model_name, RolloutCore.promote)
 
     def roll_back(self, model_name: str) -> RolloutStatus:
         """The old version gets everything from now on, until another new one is there. Raises as `status`."""
-        return self._end(model_name, RolloutCore.roll_back)
+        return self._change_state(model_name, RolloutCore.roll_back)
 
     def families(self) -> list[MeasuredFamily]:
         """The metrics of rollouts."""
@@ -210,9 +216,9 @@ class Rollouts:
         decisions = {(model.name, state.value): count for (model, state), count in sorted(self._decisions.items(), key=str)}
         return rollout_families(shares, decisions)
 
-    def _end(self, model_name: str, end: Callable[[RolloutCore, str], Decision]) -> RolloutStatus:
+    def _change_state(self, model_name: str, change: Callable[[RolloutCore, str], Decision]) -> RolloutStatus:
         model, known, core, _ = self._find(model_name)
-        self._decided(model, known, end(core, "as asked"))
+        self._decided(model, known, change(core, "as asked"))
         status = self.status(model_name)
         self._table.reconsider(model)
         return status

@@ -53,6 +53,10 @@ class RolloutsWhenNeeded:
         """As `Rollouts.status`."""
         return self._get(model_name).status(model_name)
 
+    def start(self, model_name: str) -> RolloutStatus:
+        """As `Rollouts.start`."""
+        return self._get(model_name).start(model_name)
+
     def promote(self, model_name: str) -> RolloutStatus:
         """As `Rollouts.promote`."""
         return self._get(model_name).promote(model_name)

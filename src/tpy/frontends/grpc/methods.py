@@ -233,7 +233,11 @@ def _model_of(request: Message) -> str | None:
     return str(getattr(request, "model_name", "") or getattr(request, "name", "")) or None
 
 
-_CHANGING = ("/RepositoryModelLoad", "/RepositoryModelUnload")
+_CHANGING = (
+    "/RepositoryModelLoad",
+    "/RepositoryModelUnload",
+    *(f".RolloutService/{method}" for method in ("Start", "Promote", "RollBack")),
+)
 
 
 def _fail(call: CallContext, error: Exception) -> None:

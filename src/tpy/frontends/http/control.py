@@ -170,7 +170,7 @@ class ControlApi:
         _refuse_repository(repository)
         action = (await self._document(request.body)).get("action")
         if not isinstance(action, str):
-            raise InvalidArgument('expected {"action": "promote"} or {"action": "roll_back"}')
+            raise InvalidArgument('expected {"action": "start"}, {"action": "promote"} or {"action": "roll_back"}')
         return json_reply(msgspec.json.encode(await self._services.diagnostics.rollout(model, action or "none")))
 
     # Settings

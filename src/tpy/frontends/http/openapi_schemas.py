@@ -170,7 +170,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     **_of_messages(ModelExplanation),
     **_of_messages(ModelGraph),
     **_of_messages(RolloutStatus),
-    "RolloutAction": _object({"action": {"type": "string", "enum": ["promote", "roll_back"]}}),
+    "RolloutAction": _object({"action": {"type": "string", "enum": ["start", "promote", "roll_back"]}}),
     "InferRequest": _object(
         {"inputs": _array(reference("InferInput"))},
         {"id": _TEXT, "parameters": _PARAMETERS, "outputs": _array(reference("InferRequestedOutput"))},

@@ -149,6 +149,11 @@ class RolloutCore:
         """The time of the next look; None: nothing more will be decided."""
         return self._due_ns() if self.state is RolloutState.RUNNING else None
 
+    def restart(self, now_ns: int, reason: str) -> Decision:
+        """The first step begins again, whatever was decided."""
+        self.state, self.reason, self.step = RolloutState.RUNNING, "", 0
+        return self._begin_step(now_ns, reason)
+
     def promote(self, reason: str) -> Decision:
         """The new version gets everything."""
         return self._end(RolloutState.PROMOTED, reason)
@@ -192,6 +197,9 @@ class RolloutCore:
         if self.step + 1 == self.steps:
             return self.promote(reason)
         self.step += 1
+        return self._begin_step(now_ns, reason)
+
+    def _begin_step(self, now_ns: int, reason: str) -> Decision:
         self._since_ns = now_ns
         self._owed = 0.0
         self.compared = self.differed = 0

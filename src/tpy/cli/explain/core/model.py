@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tpy.cli.explain.core.rollout import words_of
 from tpy.cli.explain.core.units import duration
 from tpy.echo import printable
 from tpy.messages import (
@@ -40,6 +41,8 @@ def lines_of(model: ModelExplanation) -> Iterator[str]:
     reason = f": {printable(model.reason)}" if model.reason else ""
     yield f"{printable(model.name)}, version {model.version}: {model.state}{reason}"
     yield f"  requests    {model.succeeded} answered, {model.failed} failed{_times(model)}"
+    if model.rollout is not None:
+        yield f"  rollout     {printable(words_of(model.rollout))}"
     yield f"  batching    {_batching(model.batching)}"
     yield from _queue(model.activity.queue)
     if model.activity.queue.tuning is not None:

@@ -9,6 +9,7 @@ import { configurationEditor, versionList } from "./editor.js";
 import { ago, bytes, number, time } from "./format.js";
 import { ensembleGraph, fileGraph } from "./graph.js";
 import { act, modelHash, result, stateCell } from "./parts.js";
+import { rolloutView } from "./rollout.js";
 import { group } from "./store.js";
 import { tryIt } from "./try.js";
 
@@ -27,6 +28,7 @@ export function modelView({ store }, name, wanted) {
   const instances = h("section", { hidden: true, "aria-label": "Instances" });
   const batches = h("section", { hidden: true, "aria-label": "Batch sizes" });
   const totals = h("p", { class: "totals" });
+  const rollout = rolloutView(name, stopped.signal);
   const folders = versionList(name, stopped.signal);
   const button = (label, path, said) =>
     h("button", { type: "button", onclick: (event) => act(event.currentTarget, outcome, async () => (await ask("POST", path, {}), said)) }, label);
@@ -44,6 +46,7 @@ export function modelView({ store }, name, wanted) {
     outcome.element,
     versions,
     totals,
+    rollout.element,
     charts,
     instances,
     batches,
@@ -140,10 +143,12 @@ export function modelView({ store }, name, wanted) {
     try {
       const { explanations } = await ask("GET", `${modelPath(name, version)}/explain`, undefined, { signal: stopped.signal });
       drawInstances(instances, explanations[0]);
+      rollout.update(explanations[0].rollout);
       noteLatency(version, explanations[0].latency);
       instances.hidden = false;
     } catch {
       instances.hidden = true;
+      rollout.update(null);
     }
   }
 

@@ -1,0 +1,58 @@
+// The rollout of a new version: shares, how the requests of both versions ended, and buttons to decide.
+
+import { ask } from "./api.js";
+import { h, setText } from "./dom.js";
+import { number, time } from "./format.js";
+import { act, result } from "./parts.js";
+
+function words({ state, percent, step, steps, reason, old, new: fresh }) {
+  const why = reason ? `: ${reason}` : ".";
+  if (state === "rolled back") return `Version ${fresh.version} is rolled back, version ${old.version} gets all requests${why}`;
+  return `Version ${fresh.version} gets ${number(percent)} % of the requests without a version, in step ${step} of ${steps}${why}`;
+}
+
+/** `update` shows a rollout, or hides the section for null. */
+export function rolloutView(name, signal) {
+  const outcome = result();
+  const said = h("p");
+  const compared = h("p", { class: "note", hidden: true });
+  const rows = h("tbody");
+  const button = (label, action) => h("button", { type: "button", onclick: (event) => change(event.currentTarget, action) }, label);
+  const [start, promote, back] = [button("Start again", "start"), button("Promote", "promote"), button("Roll back", "roll_back")];
+  const element = h(
+    "section",
+    { hidden: true, "aria-label": "Rollout" },
+    h("h2", null, "Rollout"),
+    said,
+    h("table", null, h("thead", null, h("tr", null, ["Version", "Share", "Requests in this step", "Failed", "p99"].map((heading) => h("th", { scope: "col" }, heading)))), rows),
+    compared,
+    h("p", { class: "actions" }, promote, back, start),
+    outcome.element,
+  );
+
+  async function change(pressed, action) {
+    await act(pressed, outcome, async () => {
+      const found = await ask("POST", `v2/repository/models/${encodeURIComponent(name)}/rollout`, { action }, { signal });
+      if (found.state !== "promoted") update(found);
+      return found.state === "promoted" ? `Version ${found.new.version} gets all requests.` : "Done.";
+    });
+  }
+
+  function row(arm, share) {
+    const cells = [String(arm.version), `${number(share)} %`, number(arm.ended), number(arm.failed), arm.ended ? time(arm.p99_ns / 1e6) : "–"];
+    return h("tr", null, cells.map((text) => h("td", null, text)));
+  }
+
+  function update(found) {
+    element.hidden = !found;
+    if (!found) return;
+    setText(said, words(found));
+    rows.replaceChildren(row(found.old, 100 - found.percent), row(found.new, found.percent));
+    compared.hidden = !found.compared;
+    setText(compared, `${number(found.compared)} answers of both versions were compared, ${number(found.differed)} differ.`);
+    back.hidden = found.state !== "running";
+    start.hidden = found.state === "running";
+  }
+
+  return { element, update };
+}
