@@ -7,18 +7,20 @@ import re
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
 from tests.backends import onnx_models
+from tpy._proto import message_class
 
 from .repositories import ModelFolder
 from .server import ServerProcess, run_tpy
@@ -57,6 +59,9 @@ FAILS, WORKS, ALIKE = 2, 0, -1
 """Inputs with which version 2 fails, with which it does not, and with which it answers as version 1 does."""
 
 SHADOWED = {**PLAN, "shadow": {"percent": 50, "seconds": 0}}
+
+
+RolloutRequest, RolloutStatus = (message_class(f"tpy.rollout.v1.{name}") for name in ("RolloutRequest", "RolloutStatus"))
 
 
 @contextmanager
@@ -105,6 +110,16 @@ def rollout(server: ServerProcess, action: str = "") -> Any:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code
+
+
+def grpc_rollout(server: ServerProcess, method: str) -> Any:
+    """The answer of the same over gRPC, or the code of its refusal."""
+    with grpc.insecure_channel(server.grpc) as channel:
+        call = channel.unary_unary(f"/tpy.rollout.v1.RolloutService/{method}")
+        try:
+            return RolloutStatus.FromString(call(RolloutRequest(model_name="m").SerializeToString(), timeout=60))
+        except grpc.RpcError as error:
+            return error.code()
 
 
 def metrics(server: ServerProcess) -> str:
@@ -169,6 +184,31 @@ def test_it_can_be_ended_by_hand(model: ModelFolder, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [0, 1])
+def test_it_is_driven_over_grpc(model: ModelFolder, processes: int, tmp_path: Path) -> None:
+    flags = (f"--frontend-processes={processes}", f"--rollout-file={tmp_path / 'rollouts.json'}")
+    with serving(model.path.parent, *flags) as server:
+        assert grpc_rollout(server, "Status") is grpc.StatusCode.NOT_FOUND
+        begin(server, model)
+        assert infer(server, WORKS, 10) == {1: 5, 2: 5}
+        status = grpc_rollout(server, "Status")
+        assert (status.state, status.percent, status.step, status.old.ended, status.new.ended) == ("running", 50, 1, 5, 5)
+        assert status.new.p99_ns > 0
+        line = "rollout     version 2 gets 50 % of the requests, step 1 of 1; version 2: 5 ended, 0 failed, p99 "
+        assert run_tpy("explain", "m", "-u", server.http).out.count(line) == 2, "each version has it"
+        status = grpc_rollout(server, "RollBack")
+        assert (status.state, status.reason, status.new.version) == ("rolled back", "as asked", 2)
+        assert infer(server, WORKS, 4) == {1: 4}
+    with serving(model.path.parent, *flags) as server:
+        assert grpc_rollout(server, "Status").state == "rolled back"
+        status = grpc_rollout(server, "Start")
+        assert (status.state, status.percent, status.new.ended) == ("running", 50, 0)
+        assert infer(server, WORKS, 10) == {1: 5, 2: 5}
+        assert grpc_rollout(server, "Promote").state == "promoted"
+        assert infer(server, WORKS, 4) == {2: 4}
+        assert grpc_rollout(server, "RollBack") is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("processes", [0, 1])
 def test_a_version_that_answers_otherwise_is_rolled_back_before_it_answers(model: ModelFolder, processes: int) -> None:
     model.config(CONFIG % json.dumps(SHADOWED))
     with serving(model.path.parent, f"--frontend-processes={processes}") as server:
@@ -198,6 +238,101 @@ def test_a_version_that_answers_alike_goes_on_to_the_first_step(model: ModelFold
         assert infer(server, WORKS, 10) == {1: 5, 2: 5}
 
 
+ENSEMBLE = """
+platform: "ensemble"
+input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "VERSION" data_type: TYPE_INT32 dims: [ 1 ] } ]
+ensemble_scheduling { step [ {
+  model_name: "m" model_version: %d input_map { key: "X" value: "X" } output_map { key: "VERSION" value: "VERSION" }
+} ] }
+"""
+
+CALLER = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.ask(each) for each in requests]
+
+    def ask(self, request):
+        given = [pb_utils.get_input_tensor_by_name(request, "X")]
+        asked = pb_utils.InferenceRequest(
+            model_name="m", requested_output_names=["VERSION"], inputs=given, parameters={"user": request.request_id()}
+        )
+        answer = asked.exec()
+        if answer.has_error():
+            return pb_utils.InferenceResponse(error=answer.error())
+        return pb_utils.InferenceResponse(answer.output_tensors())
+"""
+
+
+@pytest.fixture
+def callers(model: ModelFolder) -> Path:
+    """The repository of `model`, with two ensembles of it, one of which names its version, and a model that calls it."""
+    repository = model.path.parent
+    for name, version in (("e", -1), ("first", 1)):
+        (ModelFolder(repository, name).config(ENSEMBLE % version).path / "1").mkdir()
+    caller = re.sub("(?m)^(parameters|version_policy).*", "", CONFIG)
+    ModelFolder(repository, "calls").config(caller).file("1/model.py", CALLER)
+    return repository
+
+
+def versions_of(server: ServerProcess, model: str, x: int, users: Iterable[str]) -> list[object]:
+    """The version that answered each user's request, or the error."""
+    found: list[object] = []
+    with triton_http.InferenceServerClient(server.http) as client:
+        for user in users:
+            given = triton_http.InferInput("X", [1], "INT32")
+            given.set_data_from_numpy(np.array([x], np.int32))
+            try:
+                answer = client.infer(model, [given], request_id=user, parameters={"user": user})
+            except Exception as error:
+                found.append(str(error).rpartition("] ")[2])
+            else:
+                found.append(int(answer.as_numpy("VERSION")[0]))
+    return found
+
+
+def test_steps_of_ensembles_and_calls_take_part(model: ModelFolder, callers: Path) -> None:
+    users = [f"user {number}" for number in range(10)]
+    with serving(callers) as server:
+        assert versions_of(server, "e", WORKS, users) == [1] * 10
+        begin(server, model)
+        for name in ("e", "calls", "m"):
+            assert Counter(versions_of(server, name, WORKS, users)) == {1: 5, 2: 5}, name
+        assert versions_of(server, "first", WORKS, users) == [1] * 10
+        status = rollout(server)
+        assert (status["old"]["ended"], status["new"]["ended"]) == (15, 15)
+        assert Counter(versions_of(server, "e", FAILS, users)) == {1: 9, "in ensemble 'e', version 2 fails": 1}
+        assert rollout(server)["state"] == "rolled back"
+        assert versions_of(server, "e", WORKS, users) == [1] * 10
+        assert rollout(server, "start")["state"] == "running"
+        assert Counter(versions_of(server, "e", WORKS, users)) == {1: 5, 2: 5}
+        assert rollout(server, "promote")["state"] == "promoted"
+        assert versions_of(server, "e", WORKS, users) == [2] * 10
+
+
+def test_a_user_gets_one_version_whichever_way_he_comes(model: ModelFolder, callers: Path) -> None:
+    model.config(CONFIG % json.dumps({**PLAN, "sticky": "parameter:user", "min_requests": 1000}))
+    users = [f"user {number}" for number in range(20)]
+    with serving(callers) as server:
+        begin(server, model)
+        found = versions_of(server, "m", WORKS, users)
+        assert set(found) == {1, 2}
+        assert versions_of(server, "e", WORKS, users) == versions_of(server, "calls", WORKS, users) == found
+
+
+def test_steps_are_copied_to_a_shadow(model: ModelFolder, callers: Path) -> None:
+    model.config(CONFIG % json.dumps({**SHADOWED, "shadow": {"seconds": 0}, "min_requests": 4}))
+    with serving(callers) as server:
+        begin(server, model)
+        assert versions_of(server, "e", ALIKE, "abc") == [7] * 3
+        wait_until(lambda: rollout(server)["compared"] == 3, within_s=30)
+        assert versions_of(server, "e", WORKS, "d") == [1]
+        wait_until(lambda: rollout(server)["state"] == "rolled back", within_s=30)
+        assert "output 'VERSION' [0] is 2, was 1" in rollout(server)["reason"]
+
+
 def test_the_command(model: ModelFolder) -> None:
     with serving(model.path.parent) as server:
         asked = ("rollout", "m", "-u", server.http)
@@ -213,6 +348,10 @@ def test_the_command(model: ModelFolder) -> None:
         assert run_tpy(*asked, "--wait", "--promote").code == 1
         outcome = run_tpy(*asked, "--roll-back", "--json")
         assert (outcome.code, json.loads(outcome.out)["state"]) == (0, "rolled back")
+        outcome = run_tpy(*asked, "--start", "--json")
+        assert (outcome.code, json.loads(outcome.out)["state"]) == (0, "running")
+        assert infer(server, WORKS, 4) == {1: 2, 2: 2}
+        assert run_tpy(*asked, "--roll-back").code == 0
         outcome = run_tpy(*asked, "--wait")
         assert (outcome.code, outcome.out) == (1, "m: version 2 is rolled back, version 1 gets all requests: as asked\n")
         outcome = run_tpy(*asked, "--promote")

@@ -129,6 +129,9 @@ def test_what_is_copied() -> None:
     assert shadows.takes(InferenceRequest(model_name="m", inputs=small))
     assert not shadows.takes(InferenceRequest(model_name="m", inputs=large))
     assert not shadows.takes(InferenceRequest(model_name="m", residency=Residency(inputs=True)))
+    assert shadows.takes(InferenceRequest(model_name="m", inputs=small, residency=Residency(outputs=frozenset({"Y"})))), "a step"
+    elsewhere = Tensor("X", DataType.UINT8, cast(Any, memoryview(b"0")))
+    assert not shadows.takes(InferenceRequest(model_name="m", inputs=(elsewhere,)))
     assert not shadows.takes(InferenceRequest(model_name="m", sequence=SequencePosition(correlation_id=1)))
 
 

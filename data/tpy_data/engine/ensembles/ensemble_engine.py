@@ -32,6 +32,7 @@ from tpy_data.engine.requests.outputs import OutputSelection
 from tpy_data.engine.requests.responder import Responder, refused
 from tpy_data.engine.requests.statistics import FailureReason, VersionStatistics
 from tpy_data.engine.serving.served_copy import ServedCopy
+from tpy_data.engine.serving.serving_table import Answering
 from tpy_data.exception_text import exception_text
 from tpy_data.schedulers.core import CoreSnapshot
 from tpy_data.schedulers.core.ensemble import (
@@ -49,14 +50,16 @@ _log = logging.getLogger(__name__)
 
 
 class EnsembleEngine:
-    """A ModelEngine whose model is other models: `members` are those of its steps, in their order. They are held from here to
-    `let_go`, so that every request ends with the members that it began with. `run` is a task of its owner's nursery."""
+    """A ModelEngine whose model is other models: `members` are those of its steps, in their order, and `answering` what takes the
+    steps' requests. These are held from here to `let_go`, so that every request ends with the members that it began with. `run`
+    is a task of its owner's nursery."""
 
     def __init__(
         self,
         config: ModelConfig,
         version: int,
         members: Sequence[ServedCopy],
+        answering: Sequence[Answering],
         clock: Clock,
         statistics: VersionStatistics,
     ) -> None:
@@ -64,12 +67,13 @@ class EnsembleEngine:
         self.statistics = statistics
         self.drain = Drain(self._is_idle)
         self.members = tuple(members)
+        self.answering = tuple(answering)
         self._name = config.name
         self._responder = Responder(config.name, version)
         self._clock = clock
         self._admission = Admission(config)
         self._outputs = OutputSelection(config)
-        self._flow = EnsembleFlow(config, members)
+        self._flow = EnsembleFlow(config, members, answering)
         self._inputs = tuple(entry.name for entry in config.input)
         self._core = EnsembleCore(
             len(self._flow.steps),
@@ -79,8 +83,8 @@ class EnsembleEngine:
         self._alarm = Alarm(clock)
         self._performing = False
         self._overdue = 0
-        for member in self.members:
-            member.hold()
+        for each in self.answering:
+            each.hold()
 
     async def run(self) -> None:
         """Keep deadlines. Runs until cancelled."""
@@ -131,8 +135,8 @@ class EnsembleEngine:
 
     def let_go(self) -> None:
         """The engine is drained, or given up: it needs its members no more. To be called once."""
-        for member in self.members:
-            member.release()
+        for each in self.answering:
+            each.release()
 
     # RequestOwner
 

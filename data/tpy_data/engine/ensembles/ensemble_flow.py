@@ -17,7 +17,9 @@ from tpy.config.model_config import EnsembleStep
 from tpy.errors import InvalidArgument
 from tpy.messages import InferenceRequest, InferenceResponse, ParameterValue, Residency, SequencePosition, Tensor
 from tpy_data.engine.admission.shapes import Dims, fits
+from tpy_data.engine.ensembles.ensemble_members import LATEST
 from tpy_data.engine.serving.served_copy import ServedCopy
+from tpy_data.engine.serving.serving_table import Answering
 from tpy_data.schedulers.core.ensemble_graph import EnsembleGraph, GraphStep
 
 _Array = np.ndarray[Any, Any]
@@ -44,13 +46,21 @@ class FlowStep:
 
     __slots__ = ("_answers", "_feeds", "_name", "_residency", "_version", "outputs", "submit")
 
-    def __init__(self, step: EnsembleStep, member: ServedCopy, feeds: Sequence[_Feed], answers: Mapping[str, str]) -> None:
-        """`answers`: outputs of the model that are outputs of the ensemble, and their names there. All others go to other steps:
-        they may stay on a device."""
-        self.submit = member.submit
+    def __init__(
+        self,
+        step: EnsembleStep,
+        member: ServedCopy,
+        answering: Answering,
+        feeds: Sequence[_Feed],
+        answers: Mapping[str, str],
+    ) -> None:
+        """`answering` takes its requests. `answers`: outputs of the model that are outputs of the ensemble, and their names
+        there. All others go to other steps: they may stay on a device."""
+        self.submit = answering.submit
         self.outputs = tuple(step.output_map)
         self._name = step.model_name
-        self._version = member.version
+        # Without a number for the newest one, as clients ask: a sequence goes on in the version that it began in.
+        self._version = None if step.model_version == LATEST else member.version
         self._feeds = tuple(feeds)
         self._answers = answers
         self._residency = Residency(outputs=frozenset(name for name in step.output_map if name not in answers))
@@ -107,11 +117,11 @@ class FlowStep:
 
 class EnsembleFlow:
     """`output_names` are the ensemble's outputs by tensor. Make it of a configuration and members that `check_members`
-    approves."""
+    approves; `answering` is what takes the requests of each."""
 
     __slots__ = ("_converts", "_output_numbers", "graph", "output_names", "steps")
 
-    def __init__(self, config: ModelConfig, members: Sequence[ServedCopy]) -> None:
+    def __init__(self, config: ModelConfig, members: Sequence[ServedCopy], answering: Sequence[Answering]) -> None:
         scheduling = config.ensemble_scheduling
         steps = () if scheduling is None else scheduling.step
         numbers: dict[str, int] = {}
@@ -136,8 +146,8 @@ class EnsembleFlow:
         )
         answers = {entry.name for entry in config.output}
         self.steps = tuple(
-            FlowStep(step, member, _feeds(step, member, batched), _answers(step, answers))
-            for step, member in zip(steps, members, strict=True)
+            FlowStep(step, member, takes, _feeds(step, member, batched), _answers(step, answers))
+            for step, member, takes in zip(steps, members, answering, strict=True)
         )
         self.output_names = {numbers[entry.name]: entry.name for entry in config.output}
         self._output_numbers = {name: number for number, name in self.output_names.items()}

@@ -15,7 +15,7 @@ from tpy.errors import ErrorCode
 from tpy.ids import ModelId
 from tpy.messages import ModelState
 from tpy.state import DesiredModel, ObservedKey, ObservedVersion, Snapshot
-from tpy_data.engine.serving.serving_table import Served, ServingTable
+from tpy_data.engine.serving.serving_table import Answering, Served, ServingTable
 
 LATEST = -1
 """The model_version of a step that takes the newest one."""
@@ -37,19 +37,27 @@ class Unmet(NamedTuple):
     message: str
 
 
-def find_members(config: ModelConfig, model: ModelId, table: ServingTable, snapshot: Snapshot) -> list[Served] | Unmet:
+class Member(NamedTuple):
+    """The version that a step uses, and what takes the step's requests: its copy, or while a newer version is rolled out what
+    chooses between the two."""
+
+    served: Served
+    answering: Answering
+
+
+def find_members(config: ModelConfig, model: ModelId, table: ServingTable, snapshot: Snapshot) -> list[Member] | Unmet:
     """The versions that the ensemble's steps use, in the steps' order; or the first thing that keeps it from having them."""
     steps = () if config.ensemble_scheduling is None else config.ensemble_scheduling.step
-    found: list[Served] = []
+    found: list[Member] = []
     unmet: tuple[EnsembleStep, ModelId] | None = None
     for step in steps:
         member = _identify(step, model, table, snapshot)
         if member is None:
             text = f"ensemble {config.name} contains models that are not available or ambiguous: {step.model_name}"
             return Unmet(Lack.GONE, text)
-        served = _served(step, member, table)
-        if served is not None:
-            found.append(served)
+        chosen = _chosen(step, member, table)
+        if chosen is not None and chosen.served.ready:
+            found.append(chosen)
         elif unmet is None:
             unmet = step, member
     if unmet is None:
@@ -74,25 +82,23 @@ def _is_known(model: ModelId, table: ServingTable, snapshot: Snapshot) -> bool:
     return (desired is not None and bool(desired.versions)) or model in snapshot.rejections or table.model(model) is not None
 
 
-def accepting_members(config: ModelConfig, model: ModelId, table: ServingTable, snapshot: Snapshot) -> list[Served]:
+def accepting_members(config: ModelConfig, model: ModelId, table: ServingTable, snapshot: Snapshot) -> list[Member]:
     """The versions that its steps use, if all of them take requests, whether they are ready or not; else none."""
     steps = () if config.ensemble_scheduling is None else config.ensemble_scheduling.step
     members = [(step, _identify(step, model, table, snapshot)) for step in steps]
     found = [None if member is None else _chosen(step, member, table) for step, member in members]
-    accepting = [served for served in found if served is not None and served.accepts]
+    accepting = [each for each in found if each is not None and each.served.accepts]
     return accepting if len(accepting) == len(found) else []
 
 
-def _served(step: EnsembleStep, member: ModelId, table: ServingTable) -> Served | None:
-    served = _chosen(step, member, table)
-    return served if served is not None and served.ready else None
-
-
-def _chosen(step: EnsembleStep, member: ModelId, table: ServingTable) -> Served | None:
+def _chosen(step: EnsembleStep, member: ModelId, table: ServingTable) -> Member | None:
     model = table.model(member)
     if model is None:
         return None
-    return model.newest if step.model_version == LATEST else model.versions.get(step.model_version)
+    if step.model_version == LATEST:
+        return None if model.newest is None else Member(model.newest, model.resolved[None])
+    served = model.versions.get(step.model_version)
+    return None if served is None else Member(served, served.served_copy)
 
 
 def _why_not(ensemble: str, step: EnsembleStep, member: ModelId, table: ServingTable, snapshot: Snapshot) -> Unmet:

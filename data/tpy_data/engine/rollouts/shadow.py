@@ -42,7 +42,7 @@ class Comparison:
         if number not in self.left:
             return
         self.left.remove(number)
-        if response is not None and response.error is None and _is_small(response.outputs):
+        if response is not None and response.error is None and _can_be_kept(response.outputs):
             self.answers[number] = response.outputs
         if not self.left:
             self._over(self)
@@ -75,9 +75,11 @@ class Shadows:
 
     def takes(self, request: InferenceRequest) -> bool:
         """Returns whether a request can be copied: few are at the moment, and its inputs are small and stay as they are."""
-        if self._open >= ROLLOUT_COPIES_MAX or request.residency is not None or request.sequence is not None:
+        if self._open >= ROLLOUT_COPIES_MAX or request.sequence is not None:
             return False
-        return _is_small(request.inputs)
+        if request.residency is not None and request.residency.inputs:
+            return False
+        return _can_be_kept(request.inputs)
 
     def submit(
         self,
@@ -100,7 +102,8 @@ class Shadows:
             raise
         self._open += 1
         try:  # it counts in no limit of its tenant again, and nobody observes it
-            new.submit(msgspec.structs.replace(request, record=None, is_call=True), _Copy(comparison, ended[1]))
+            copy = msgspec.structs.replace(request, record=None, is_call=True, residency=None)
+            new.submit(copy, _Copy(comparison, ended[1]))
         except TpyError as refusal:
             ended[1](refusal)
             comparison.ended(1, None)
@@ -150,8 +153,11 @@ class _Copy:
             self._comparison.ended(1, response)
 
 
-def _is_small(tensors: Sequence[Tensor]) -> bool:
-    return held_bytes(tensors, ROLLOUT_COPY_BYTES_MAX) < ROLLOUT_COPY_BYTES_MAX
+def _can_be_kept(tensors: Sequence[Tensor]) -> bool:
+    """They are small, and neither on a device, where a step of an ensemble may leave them, nor in shared memory, which may be
+    written to meanwhile."""
+    in_memory = all(isinstance(each.array, np.ndarray) for each in tensors)
+    return in_memory and held_bytes(tensors, ROLLOUT_COPY_BYTES_MAX) < ROLLOUT_COPY_BYTES_MAX
 
 
 def difference(old: Sequence[Tensor], new: Sequence[Tensor], rtol: float, atol: float) -> str:

@@ -23,12 +23,13 @@ from tpy.messages import ModelState
 from tpy.state import UNLOADED, DesiredModel, ModelStateStore, ObservedKey
 from tpy_data.engine.caching.caching import ensemble_with_cache, forget_ensemble
 from tpy_data.engine.ensembles.ensemble_engine import EnsembleEngine
-from tpy_data.engine.ensembles.ensemble_members import Lack, Unmet, accepting_members, find_members
+from tpy_data.engine.ensembles.ensemble_members import Lack, Member, Unmet, accepting_members, find_members
 from tpy_data.engine.loading.model_files import read_labels
 from tpy_data.engine.requests.statistics import VersionStatistics
 from tpy_data.engine.runtimes.core import Phase
 from tpy_data.engine.runtimes.runtime import FAILED_TO_LOAD, SUCCESSFULLY_LOADED, SUCCESSFULLY_UNLOADED, Runtime, Shared
 from tpy_data.engine.serving.served_copy import ServedCopy
+from tpy_data.engine.serving.serving_table import Answering
 from tpy_data.executors.executor import call
 
 _log = logging.getLogger(__name__)
@@ -131,15 +132,16 @@ class EnsembleRuntime(Runtime):
             return  # a newer copy has taken its place, and this one only ends its requests
         found = find_members(self._model.config, self.id, self._shared.table, self._store.snapshot())
         if not isinstance(found, Unmet):
-            found = self._serve_with([served.served_copy for served in found]) or found
+            found = self._serve_with(found) or found
         if isinstance(found, Unmet):
             self._serve_not(found)
 
-    def _serve_with(self, members: Sequence[ServedCopy]) -> Unmet | None:
+    def _serve_with(self, members: Sequence[Member]) -> Unmet | None:
         """Serve with these members. They may turn out not to fit."""
-        if self._service is None or _numbers(self._service.engine.members) != _numbers(members):
+        answering = [member.answering for member in members]
+        if self._service is None or _numbers(self._service.engine.answering) != _numbers(answering):
             try:
-                self._change(members)
+                self._change([member.served.served_copy for member in members], answering)
             except InvalidArgument as error:
                 return Unmet(Lack.INVALID, error.message)
         if not self.ready:
@@ -154,7 +156,7 @@ class EnsembleRuntime(Runtime):
         self._move(ModelState.READY, phase=Phase.SERVING)
         return None
 
-    def _change(self, members: Sequence[ServedCopy]) -> None:
+    def _change(self, members: Sequence[ServedCopy], answering: Sequence[Answering]) -> None:
         """Another engine, for these members, whose labels are those of outputs without a label file of the ensemble's own. Raises
         InvalidArgument when the ensemble does not fit them."""
         nesting = 1 + max((member.nesting for member in members), default=0)
@@ -169,7 +171,7 @@ class EnsembleRuntime(Runtime):
         if problems:
             raise ConfigError(problems, message="; ".join(problem.message for problem in problems))
         labels = {**_labels_of_members(config, members), **self._labels}
-        engine = EnsembleEngine(config, self.version, members, self._shared.clock, self._statistics)
+        engine = EnsembleEngine(config, self.version, members, answering, self._shared.clock, self._statistics)
         self._changes += 1
         copy = self._shared.make_copy(
             ensemble_with_cache(engine, self.key, config, self._shared.cache, change=self._changes),
@@ -192,7 +194,7 @@ class EnsembleRuntime(Runtime):
             return
         if unmet.lack is Lack.DOWN and self._service is not None:
             members = accepting_members(self._model.config, self.id, self._shared.table, self._store.snapshot())
-            awaited = _numbers([served.served_copy for served in members]) == _numbers(self._service.engine.members)
+            awaited = _numbers([member.answering for member in members]) == _numbers(self._service.engine.answering)
             if self.ready or awaited is not self._is_awaited:
                 self.ready, self._is_awaited = False, awaited
                 self._shared.table.refresh(self)
@@ -238,8 +240,8 @@ def _steps(config: ModelConfig) -> tuple[EnsembleStep, ...]:
     return () if config.ensemble_scheduling is None else config.ensemble_scheduling.step
 
 
-def _numbers(members: Sequence[ServedCopy]) -> list[int]:
-    return [member.copy for member in members]
+def _numbers(answering: Sequence[Answering]) -> list[int]:
+    return [each.copy for each in answering]
 
 
 def _read(model: DesiredModel) -> _Labels:
