@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -118,6 +120,128 @@ def test_a_call_that_can_never_be_answered_is_refused_in_time(tmp_path: Path) ->
         assert code == 503, "the error of the call is passed on"
         assert "model 'b:1' was not loaded within 1 s: it is unloaded" in text
         assert infer(server, "b") == [[2, 4, 6]] * 2, "and its room is there when the caller has ended"
+
+
+FRAGILE = """
+import os
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        folder = os.path.join(args["model_repository"], "..", "..")
+        with open(os.path.join(folder, "loads"), "a") as file:
+            file.write("x")
+        if os.path.exists(os.path.join(folder, "fails")):
+            raise RuntimeError("no weights")
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.zeros((1, 3), np.float32))]) for _ in requests]
+"""
+
+
+class Fragile(NamedTuple):
+    """A server with a model that cannot be loaded while the file `fails` is there, and one that displaces it."""
+
+    server: ServerProcess
+    folder: Path
+    model: ModelFolder
+
+    def breaks(self, whether: bool) -> None:
+        (self.folder / "fails").touch() if whether else (self.folder / "fails").unlink()
+
+    def loads(self) -> int:
+        return len((self.folder / "loads").read_text())
+
+    def ask(self) -> tuple[int, str, str | None]:
+        """Status, text, and Retry-After of a request."""
+        try:
+            return 200, str(infer_once(self.server, "fragile")), None
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)["error"], error.headers["Retry-After"]
+
+    def ask_at_once(self, count: int) -> set[tuple[int, str, str | None]]:
+        """What so many requests get that come together."""
+        with ThreadPoolExecutor(count) as threads:
+            return {each.result(60) for each in [threads.submit(self.ask) for _ in range(count)]}
+
+    def load(self) -> None:
+        with triton_http.InferenceServerClient(self.server.http) as client:
+            client.load_model("fragile")
+
+
+def infer_once(server: ServerProcess, name: str) -> Any:
+    body = {"inputs": [{"name": "INPUT", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
+    with urllib.request.urlopen(f"http://{server.http}/v2/models/{name}/infer", json.dumps(body).encode()) as answer:
+        return json.load(answer)["outputs"][0]["data"]
+
+
+@pytest.fixture
+def fragile(tmp_path: Path) -> Iterator[Fragile]:
+    repository = tmp_path / "models"
+    config = AFFINE_CONFIG + parameter("load", "on_demand")
+    model = ModelFolder(repository, "fragile").config(config.replace("onnxruntime", "python")).file("1/model.py", FRAGILE)
+    other = ModelFolder(repository, "other").config(config).affine(1, 1.0)
+    for folder in (model, other):
+        with open(folder.path / "1" / "weights.bin", "wb") as file:
+            file.truncate(30 * MIB)
+    flags = ("--model-control-mode=explicit", "--load-model=*", "--model-memory-budget=55MiB")
+    with ServerProcess(*flags, repositories=[repository]) as server:
+        yield Fragile(server, tmp_path, model)
+
+
+NOT_LOADED = ("READY", "it is not loaded: a request loads it")
+
+
+def test_a_first_load_that_fails_is_not_tried_again_by_requests(fragile: Fragile) -> None:
+    fragile.breaks(True)
+    answers = {code: (text, later) for code, text, later in fragile.ask_at_once(8)}
+    assert fragile.loads() == 1, "all wait for one load, or come after it"
+    text, later = answers[503]
+    assert text.startswith("failed to load model 'fragile': RuntimeError: no weights")
+    assert later is None, "to come again makes no sense"
+    code, text, _ = fragile.ask()
+    assert code == 404
+    assert text.endswith("'fragile' has no available versions; the reason: Internal: RuntimeError: no weights")
+    state, reason = index(fragile.server)["fragile"]
+    assert state == "UNAVAILABLE"
+    assert reason.startswith("Internal: RuntimeError: no weights")
+    fragile.breaks(False)
+    fragile.load()
+    assert index(fragile.server)["fragile"] == NOT_LOADED
+    assert fragile.ask()[0] == 200
+    assert fragile.loads() == 2
+
+
+def test_an_update_that_fails_is_known_with_its_first_request(fragile: Fragile) -> None:
+    assert fragile.ask()[0] == 200
+    fragile.model.file("1/model.py", f"{FRAGILE}\n# new")
+    fragile.breaks(True)
+    fragile.load()
+    assert index(fragile.server)["fragile"] == NOT_LOADED
+    assert {answer[0] for answer in fragile.ask_at_once(8)} <= {503, 404}
+    assert fragile.loads() == 2, "the others wait for that load, or come after it"
+    assert index(fragile.server)["fragile"][0] == "UNAVAILABLE"
+    fragile.breaks(False)
+    fragile.load()
+    assert fragile.ask()[0] == 200
+
+
+def test_a_later_load_that_fails_is_tried_again_after_a_pause(fragile: Fragile) -> None:
+    assert fragile.ask()[0] == 200
+    infer_once(fragile.server, "other")
+    wait_until(lambda: index(fragile.server)["fragile"] == NOT_LOADED)
+    fragile.breaks(True)
+    for _ in range(2):
+        for code, text, later in fragile.ask_at_once(8):
+            assert (code, later in ("1", "2", "4")) == (503, True)
+            assert text.startswith("failed to load model 'fragile': RuntimeError: no weights")
+    seen = fragile.loads()
+    assert seen in (2, 3, 4), "requests of the pause do not load it: another round may come after it"
+    assert index(fragile.server)["fragile"] == ("READY", "it is not loaded, its last load failed: a request tries again")
+    fragile.breaks(False)
+    wait_until(lambda: fragile.ask()[0] == 200, within_s=30)
+    assert fragile.loads() > seen
 
 
 def test_parameters_that_say_nothing_are_told_before(tmp_path: Path) -> None:

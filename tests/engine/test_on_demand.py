@@ -65,7 +65,10 @@ async def budget_of(
 
 def write(folder: Path, units: int = 4) -> None:
     (folder / "1").mkdir(parents=True, exist_ok=True)
-    with open(folder / "1" / "model.fake", "wb") as file:
+    path = folder / "1" / "model.fake"
+    if path.exists() and path.stat().st_size == units * UNIT:
+        return  # to write it again would make it another one
+    with open(path, "wb") as file:
         file.truncate(units * UNIT)
 
 
@@ -394,6 +397,25 @@ async def test_sizes_are_kept_for_the_next_start(autojump_clock: MockClock, tmp_
     with pytest.RaisesGroup(pytest.RaisesExc(Unavailable, match="cannot be read: Expected `object`, got `array`")):
         async with budget_of(tmp_path / "models", {"a": model("a")}, units=100, file=file):
             pass
+
+
+@pytest.mark.parametrize(("remembered", "corrected"), [(1, [4, 4]), (16, [8, 4])])
+async def test_a_size_that_was_remembered_wrong_is_corrected(
+    autojump_clock: MockClock, tmp_path: Path, remembered: int, corrected: list[int]
+) -> None:
+    """What is larger counts at once. What is smaller (nothing, beside sparse files) counts half, as an earlier model may have
+    left memory in the process."""
+    file = tmp_path / "sizes.json"
+    for expected in (4, *corrected):
+        async with budget_of(tmp_path / "models", {"a": model("a")}, units=20, file=file) as r:
+            await r.submit(request(model="a")).wait()
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            assert figures(r)["used_bytes"] == pytest.approx(expected * UNIT, rel=0.01)
+        kept = msgspec.json.decode(file.read_bytes())
+        assert kept["models"]["a:1"]["bytes"] == pytest.approx(expected * UNIT, rel=0.01)
+        if remembered:
+            kept["models"]["a:1"]["bytes"], remembered = remembered * UNIT, 0
+            file.write_bytes(msgspec.json.encode(kept))
 
 
 async def test_an_instance_that_fails_is_seen_from_outside(autojump_clock: MockClock, tmp_path: Path) -> None:
