@@ -166,27 +166,9 @@ def test_a_version_that_passes_is_promoted(model: ModelFolder) -> None:
         assert infer(server, WORKS, 4) == {2: 4}, "what is there at the start is there on purpose"
 
 
-def test_it_can_be_ended_by_hand(model: ModelFolder, tmp_path: Path) -> None:
+def test_it_can_be_ended_by_hand_and_begun_again(model: ModelFolder, tmp_path: Path) -> None:
     log = tmp_path / "audit.log"
-    with serving(model.path.parent, f"--audit-log={log}") as server:
-        begin(server, model)
-        assert rollout(server, "pause") == 400
-        assert rollout(server, "promote")["state"] == "promoted"
-        assert infer(server, WORKS, 6) == {2: 6}
-        assert rollout(server, "roll_back") == 404, "it is over"
-    lines = [line for line in map(json.loads, log.read_text().splitlines()) if line["action"] == "rollout"]
-    assert [(line["protocol"], line["result"], line["details"].get("state")) for line in lines] == [
-        ("http", "INVALID_ARG", None),
-        ("rollout", "OK", "promoted"),
-        ("http", "OK", None),
-        ("http", "NOT_FOUND", None),
-    ]
-
-
-@pytest.mark.parametrize("processes", [0, 1])
-def test_it_is_driven_over_grpc(model: ModelFolder, processes: int, tmp_path: Path) -> None:
-    flags = (f"--frontend-processes={processes}", f"--rollout-file={tmp_path / 'rollouts.json'}")
-    with serving(model.path.parent, *flags) as server:
+    with serving(model.path.parent, f"--audit-log={log}", "--frontend-processes=1") as server:
         assert grpc_rollout(server, "Status") is grpc.StatusCode.NOT_FOUND
         begin(server, model)
         assert infer(server, WORKS, 10) == {1: 5, 2: 5}
@@ -198,14 +180,26 @@ def test_it_is_driven_over_grpc(model: ModelFolder, processes: int, tmp_path: Pa
         status = grpc_rollout(server, "RollBack")
         assert (status.state, status.reason, status.new.version) == ("rolled back", "as asked", 2)
         assert infer(server, WORKS, 4) == {1: 4}
-    with serving(model.path.parent, *flags) as server:
-        assert grpc_rollout(server, "Status").state == "rolled back"
         status = grpc_rollout(server, "Start")
         assert (status.state, status.percent, status.new.ended) == ("running", 50, 0)
-        assert infer(server, WORKS, 10) == {1: 5, 2: 5}
-        assert grpc_rollout(server, "Promote").state == "promoted"
-        assert infer(server, WORKS, 4) == {2: 4}
-        assert grpc_rollout(server, "RollBack") is grpc.StatusCode.NOT_FOUND
+        assert infer(server, WORKS, 4) == {1: 2, 2: 2}
+        assert rollout(server, "pause") == 400
+        assert rollout(server, "promote")["state"] == "promoted"
+        assert infer(server, WORKS, 6) == {2: 6}
+        assert rollout(server, "roll_back") == 404, "it is over"
+        assert grpc_rollout(server, "Promote") is grpc.StatusCode.NOT_FOUND
+    lines = [line for line in map(json.loads, log.read_text().splitlines()) if line["action"] == "rollout"]
+    assert [(line["protocol"], line["result"], line["details"].get("state")) for line in lines] == [
+        ("rollout", "OK", "rolled back"),
+        ("grpc", "OK", None),
+        ("rollout", "OK", "running"),
+        ("grpc", "OK", None),
+        ("http", "INVALID_ARG", None),
+        ("rollout", "OK", "promoted"),
+        ("http", "OK", None),
+        ("http", "NOT_FOUND", None),
+        ("grpc", "NOT_FOUND", None),
+    ]
 
 
 @pytest.mark.parametrize("processes", [0, 1])
@@ -295,8 +289,22 @@ def versions_of(server: ServerProcess, model: str, x: int, users: Iterable[str])
 
 def test_steps_of_ensembles_and_calls_take_part(model: ModelFolder, callers: Path) -> None:
     users = [f"user {number}" for number in range(10)]
+    model.config(CONFIG % json.dumps({**SHADOWED, "shadow": {"seconds": 0}, "min_requests": 4}))
     with serving(callers) as server:
-        assert versions_of(server, "e", WORKS, users) == [1] * 10
+        begin(server, model)
+        assert versions_of(server, "e", ALIKE, "abc") == [7] * 3
+        wait_until(lambda: rollout(server)["compared"] == 3, within_s=30)
+        assert versions_of(server, "e", WORKS, "d") == [1]
+        wait_until(lambda: rollout(server)["state"] == "rolled back", within_s=30)
+        assert "output 'VERSION' [0] is 2, was 1" in rollout(server)["reason"], "steps are copied"
+
+        model.config(CONFIG % json.dumps({**PLAN, "sticky": "parameter:user", "min_requests": 1000}))
+        begin(server, model)
+        found = versions_of(server, "m", WORKS, users)
+        assert set(found) == {1, 2}
+        assert versions_of(server, "e", WORKS, users) == versions_of(server, "calls", WORKS, users) == found, "whichever way"
+
+        model.config(CONFIG % json.dumps(PLAN))
         begin(server, model)
         for name in ("e", "calls", "m"):
             assert Counter(versions_of(server, name, WORKS, users)) == {1: 5, 2: 5}, name
@@ -307,30 +315,8 @@ def test_steps_of_ensembles_and_calls_take_part(model: ModelFolder, callers: Pat
         assert rollout(server)["state"] == "rolled back"
         assert versions_of(server, "e", WORKS, users) == [1] * 10
         assert rollout(server, "start")["state"] == "running"
-        assert Counter(versions_of(server, "e", WORKS, users)) == {1: 5, 2: 5}
         assert rollout(server, "promote")["state"] == "promoted"
         assert versions_of(server, "e", WORKS, users) == [2] * 10
-
-
-def test_a_user_gets_one_version_whichever_way_he_comes(model: ModelFolder, callers: Path) -> None:
-    model.config(CONFIG % json.dumps({**PLAN, "sticky": "parameter:user", "min_requests": 1000}))
-    users = [f"user {number}" for number in range(20)]
-    with serving(callers) as server:
-        begin(server, model)
-        found = versions_of(server, "m", WORKS, users)
-        assert set(found) == {1, 2}
-        assert versions_of(server, "e", WORKS, users) == versions_of(server, "calls", WORKS, users) == found
-
-
-def test_steps_are_copied_to_a_shadow(model: ModelFolder, callers: Path) -> None:
-    model.config(CONFIG % json.dumps({**SHADOWED, "shadow": {"seconds": 0}, "min_requests": 4}))
-    with serving(callers) as server:
-        begin(server, model)
-        assert versions_of(server, "e", ALIKE, "abc") == [7] * 3
-        wait_until(lambda: rollout(server)["compared"] == 3, within_s=30)
-        assert versions_of(server, "e", WORKS, "d") == [1]
-        wait_until(lambda: rollout(server)["state"] == "rolled back", within_s=30)
-        assert "output 'VERSION' [0] is 2, was 1" in rollout(server)["reason"]
 
 
 def test_the_command(model: ModelFolder) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tpy.config.model_config import ModelParameter
 from tpy.errors import NotFound, TpyError, Unavailable
 from tpy.messages import ModelState
 
+from .ensembles import ensemble, serve_all, step
 from .fakes import Rig, rig, values
 from .sequences import STATE, direct, of, sequence_backend, sequence_config, summing
 
@@ -49,6 +52,23 @@ async def test_a_sequence_stays_with_its_version_when_there_is_a_newer_one(autoj
             r.submit(of(1, 2, model_version=2))
         r.want(MODEL, {2: 2})
         assert values(await r.submit(of(1, 2, end=True)).wait()) == [5, 5]
+        await r.wait_state(1, 1, ModelState.UNAVAILABLE)
+
+
+@pytest.mark.parametrize("percent", [0, 100], ids=["no rollout", "rollout"])
+async def test_a_sequence_of_an_ensemble_stays_with_its_version(autojump_clock: MockClock, percent: int) -> None:
+    plan = ModelParameter(string_value=f'{{"steps": [{{"percent": {percent}, "seconds": 3600}}]}}')
+    model = msgspec.structs.replace(MODEL, parameters={"rollout": plan} if percent else {})
+    async with rig(backend=sequence_backend(summing)) as r:
+        await serve_all(r, model, ensemble("e", step("m", "IN", "OUT")))
+        assert values(await r.submit(of(1, 1, start=True, model="e")).wait()) == [1, 1]
+        r.want(model, {1: 1, 2: 2})
+        await r.wait_state(2, 2, ModelState.READY)
+        assert values(await r.submit(of(2, 4, start=True, model="e")).wait()) == [4, 4]
+        assert values(await r.submit(of(1, 2, model="e")).wait()) == [3, 3]
+        assert values(await r.submit(of(2, 4, end=True, model="e")).wait()) == [8, 8]
+        r.want(model, {2: 2})
+        assert values(await r.submit(of(1, 2, end=True, model="e")).wait()) == [5, 5]
         await r.wait_state(1, 1, ModelState.UNAVAILABLE)
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 
+from tests.simulation.rollouts import simulate_rollout
 from tests.simulation.run import simulate
 
 
@@ -25,6 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("--seeds", type=int, default=100, help="how many runs")
     parser.add_argument("--first", type=int, help="the first seed; without it, one that belongs to the commit")
+    parser.add_argument("--rollouts", action="store_true", help="only rollouts, which are quicker than the whole server")
     parser.add_argument("--journal", action="store_true", help="show what happened")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
     arguments = parser.parse_args()
@@ -34,17 +36,20 @@ def main() -> int:
     failed = 0
     began = time.monotonic()
     for seed in range(first, first + arguments.seeds):
-        report = simulate(seed)
-        counts += report.counts
-        if arguments.journal:
-            print("\n".join(report.journal))
-            print(f"journal {report.digest}")
-        if report.violations:
-            failed += 1
-            print(f"seed {seed} FAILED:", *report.violations[:10], sep="\n  ")
-            print(f"  replay: python -m tests.simulation --first {seed} --seeds 1 --journal")
-            if not arguments.keep_going:
-                break
+        reports = {" --rollouts": simulate_rollout(seed)}
+        if not arguments.rollouts:
+            reports = {"": simulate(seed), **reports}
+        for flag, report in reports.items():
+            counts += report.counts
+            if arguments.journal:
+                print("\n".join(report.journal))
+                print(f"journal {report.digest}")
+            if report.violations:
+                failed += 1
+                print(f"seed {seed} FAILED:", *report.violations[:10], sep="\n  ")
+                print(f"  replay: python -m tests.simulation --first {seed} --seeds 1 --journal{flag}")
+        if failed and not arguments.keep_going:
+            break
     print(f"{arguments.seeds} seeds from {first}, {failed} failed, {time.monotonic() - began:.1f} s")
     for what, count in sorted(counts.items()):
         print(f"{count:9} {what}")

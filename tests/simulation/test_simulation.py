@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.rollouts import simulate_rollout
 from tests.simulation.run import simulate
 from tests.simulation.witness import Observed
 from tpy.messages import InferenceResponse
+from tpy_data.engine.rollouts.core.rollout import RolloutCore
 
 _ROOT = Path(__file__).parents[2]
+
+ROLLOUTS = {"none": 5, "crashes": 3, "fails": 9}
+"""Seeds by the fault of the new version."""
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -48,6 +53,23 @@ def test_an_answer_of_another_request_is_seen(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Observed, "deliver", swapped)
     assert any("got the response of" in violation for violation in simulate(1).violations)
+
+
+@pytest.mark.parametrize("fault", ROLLOUTS)
+def test_every_promise_of_a_rollout_holds(fault: str) -> None:
+    seed = ROLLOUTS[fault]
+    report = simulate_rollout(seed)
+    assert f" rollout {fault} " in report.journal[0]
+    assert not report.violations, f"python -m tests.simulation --rollouts --first {seed} --seeds 1 --journal"
+    assert report.counts["requests in a rollout"] > 50
+
+
+def test_gates_that_see_no_failure_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The canary: a version that fails is promoted."""
+    monkeypatch.setattr(RolloutCore, "_too_many", lambda *given: "")
+    found = simulate_rollout(ROLLOUTS["fails"]).violations
+    assert any("a version with the fault 'fails' is promoted" in violation for violation in found)
+    assert any("requests had failed before the decision" in violation for violation in found)
 
 
 def test_a_lost_answer_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
