@@ -161,7 +161,7 @@ class Fragile(NamedTuple):
             return error.code, json.load(error)["error"], error.headers["Retry-After"]
 
     def ask_at_once(self, count: int) -> set[tuple[int, str, str | None]]:
-        """What so many requests get that come together."""
+        """The different answers to `count` requests that come together."""
         with ThreadPoolExecutor(count) as threads:
             return {each.result(60) for each in [threads.submit(self.ask) for _ in range(count)]}
 

@@ -403,7 +403,7 @@ async def test_sizes_are_kept_for_the_next_start(autojump_clock: MockClock, tmp_
 async def test_a_size_that_was_remembered_wrong_is_corrected(
     autojump_clock: MockClock, tmp_path: Path, remembered: int, corrected: list[int]
 ) -> None:
-    """What is larger counts at once. What is smaller (nothing, beside sparse files) counts half, as an earlier model may have
+    """A larger measurement counts at once. A smaller one (nothing, beside sparse files) counts half, as an earlier model may have
     left memory in the process."""
     file = tmp_path / "sizes.json"
     for expected in (4, *corrected):
