@@ -122,6 +122,14 @@ def grpc_rollout(server: ServerProcess, method: str) -> Any:
             return error.code()
 
 
+def index(server: ServerProcess) -> dict[str, str]:
+    """The reasons of model m's versions, which are all READY."""
+    with urllib.request.urlopen(f"http://{server.http}/v2/repository/index", b"") as answer:
+        entries = [entry for entry in json.load(answer) if entry["name"] == "m"]
+    assert {entry["state"] for entry in entries} == {"READY"}
+    return {entry["version"]: entry.get("reason", "") for entry in entries}
+
+
 def metrics(server: ServerProcess) -> str:
     with urllib.request.urlopen(f"http://{server.metrics}/metrics") as answer:
         return answer.read().decode()
@@ -138,6 +146,7 @@ def test_a_version_that_fails_is_rolled_back(model: ModelFolder, processes: int,
         assert (status["state"], status["percent"]) == ("running", 50)
         assert (status["old"]["version"], status["new"]["version"]) == (1, 2)
         assert infer(server, WORKS, 10) == {1: 5, 2: 5}
+        assert index(server) == {"1": "", "2": "rollout: it gets 50 % of the requests"}
         assert 'tpy_rollout_percent{model="m",version="2"} 50' in metrics(server)
 
         assert infer(server, FAILS, 60) == {1: 59, "version 2 fails": 1}, "the gate allows none of 20"
@@ -145,6 +154,7 @@ def test_a_version_that_fails_is_rolled_back(model: ModelFolder, processes: int,
         assert (status["state"], status["percent"]) == ("rolled back", 0)
         assert status["reason"] == "1 of 6 requests failed (16.7 %); at most 1 % of 20 are allowed"
         assert infer(server, WORKS, 4, version="2") == {2: 4}, "whoever names a version gets it"
+        wait_until(lambda: index(server) == {"1": "", "2": f"rolled back: {status['reason']}"})
         assert 'tpy_rollout_decisions_total{model="m",state="rolled back"} 1' in metrics(server)
         server.wait_log("model 'm': version 2 is rolled back, 1 gets all requests: 1 of 6 requests failed")
     with serving(model.path.parent, *flags) as server:
@@ -187,6 +197,7 @@ def test_it_can_be_ended_by_hand_and_begun_again(model: ModelFolder, tmp_path: P
         assert rollout(server, "promote")["state"] == "promoted"
         assert infer(server, WORKS, 6) == {2: 6}
         assert rollout(server, "roll_back") == 404, "it is over"
+        wait_until(lambda: index(server) == {"1": "", "2": ""})
         assert grpc_rollout(server, "Promote") is grpc.StatusCode.NOT_FOUND
     lines = [line for line in map(json.loads, log.read_text().splitlines()) if line["action"] == "rollout"]
     assert [(line["protocol"], line["result"], line["details"].get("state")) for line in lines] == [

@@ -78,6 +78,31 @@ class _Model:
         self.split: Split | None = None
         self.differs = ""
 
+    def note(self) -> None:
+        """Have the index say how far the new version is."""
+        if self.new is None or self.core is None:
+            return
+        match self.core.state:
+            case RolloutState.RUNNING:
+                self.new.note(f"rollout: it gets {self._share(self.core)}")
+            case RolloutState.ROLLED_BACK:
+                self.new.note(f"rolled back: {self.core.reason}")
+            case RolloutState.PROMOTED:
+                self.new.note("")
+
+    def _share(self, core: RolloutCore) -> str:
+        if self.differs:
+            return f"no requests: {self.differs}"
+        if core.shadow is not None:
+            return f"copies of {core.shadow.percent:g} % of the requests"
+        return f"{core.percent:g} % of the requests"
+
+    def forget_new(self) -> None:
+        """There is no rollout any more."""
+        if self.new is not None:
+            self.new.note("")
+        self.new, self.core, self.split = None, None, None
+
     def line(self) -> Kept:
         """Its entry in the file."""
         if self.core is None or self.new is None:
@@ -129,6 +154,8 @@ class Rollouts:
             changed, self._changed, self._woken = self._changed, set(), trio.Event()
             for model in changed:
                 self._table.reconsider(model)
+                if (now_known := self._models.get(model)) is not None:
+                    now_known.note()
             if changed and self._file is not None:
                 await self._keep(self._file)
             is_running = any(known.core is not None and known.core.due_ns() is not None for known in self._models.values())
@@ -141,7 +168,8 @@ class Rollouts:
         newest = served.newest
         plan = None if newest is None else rollout_plan(newest.served_copy.config)
         if newest is None or plan is None:
-            if self._models.pop(model, None) is not None:
+            if (gone := self._models.pop(model, None)) is not None:
+                gone.forget_new()
                 self._change(model)
             return None
         known = self._models.get(model)
@@ -162,7 +190,8 @@ class Rollouts:
             self._begin(model, known, old, newest, plan)
         assert known.core is not None
         if known.core.state is RolloutState.PROMOTED:
-            known.old, known.new, known.core, known.split = newest.version, None, None, None
+            known.old = newest.version
+            known.forget_new()
             return None
         if known.core.state is RolloutState.ROLLED_BACK:
             return old, old.served_copy
@@ -253,7 +282,8 @@ class Rollouts:
                 "model '%(model)s': version %(old)s is gone, so %(new)s gets all requests; the version_policy can keep both",
                 about,
             )
-        known.old, known.new, known.core, known.split, known.kept = newest.version, None, None, None, None
+        known.old, known.kept = newest.version, None
+        known.forget_new()
         self._change(model)
 
     def _copying(self) -> Shadows:

@@ -95,7 +95,7 @@ class Runtime(ABC):
         self._applied_revision = model.config_revision
         self._applied_error = ""
         self._refused_revision = 0
-        self._remark = ""
+        self._remark = self._note = ""
         self._reported: ObservedVersion | None = None
         self.failure: TpyError | None = None
         """The reason why it could not be loaded, once it has ended."""
@@ -270,11 +270,22 @@ class Runtime(ABC):
             description=None if copy is None else copy.description,
             applied_error=self._applied_error,
             refused_revision=self._refused_revision,
-            remark=self._remark if state is ModelState.READY else REQUESTS_WAIT if self._is_awaited else "",
+            remark=self._full_remark() if state is ModelState.READY else REQUESTS_WAIT if self._is_awaited else "",
         )
         if reported != self._reported:
             self._reported = reported
             self._shared.writer.move(reported)
+
+    def note(self, text: str) -> None:
+        """As `Served.note`."""
+        if text == self._note:
+            return
+        self._note = text
+        if self._reported is not None and self._reported.state is ModelState.READY:
+            self._move(ModelState.READY)
+
+    def _full_remark(self) -> str:
+        return "; ".join(filter(None, (self._remark, self._note)))
 
     def _about(self) -> dict[str, object]:
         """For log lines."""

@@ -111,6 +111,10 @@ class Served(Protocol):
         """The activity of its instances; empty for an ensemble."""
         ...
 
+    def note(self, text: str) -> None:
+        """Say this of it in the index while it is ready."""
+        ...
+
     async def check_ready(self) -> bool:
         """The model's own answer whether it is ready; True when it has no readiness check."""
         ...
