@@ -21,6 +21,7 @@ from fuzz.remote import targets as remote
 from fuzz.schedulers import engine_targets as engines
 from fuzz.schedulers import ensemble_targets as ensembles
 from fuzz.schedulers import fair_targets as fair
+from fuzz.schedulers import length_targets as lengths
 from fuzz.schedulers import rate_targets as rates
 from fuzz.schedulers import sequence_targets as sequences
 from fuzz.schedulers import targets as schedulers
@@ -37,6 +38,9 @@ TARGETS: tuple[Target, ...] = (
     fair.CANARY,
     tuned.TUNED,
     tuned.CANARY,
+    lengths.LENGTHS,
+    lengths.FAIR,
+    lengths.CANARY,
     decoupled.DECOUPLED,
     decoupled.CANARY,
     sequences.DIRECT,

@@ -22,7 +22,8 @@ _INVARIANT = (
 )
 
 
-def _random_tenants(chance: Chance) -> Tenants:
+def random_tenants(chance: Chance) -> Tenants:
+    """One or two tenants, with limits of the queue."""
     return tenants_of(
         [
             TenantRules(
@@ -38,7 +39,7 @@ def _random_tenants(chance: Chance) -> Tenants:
 
 
 def _run(chance: Chance, make: Callable[[Tenants, DynamicOptions], SchedulerCore], *, credit: bool) -> int:
-    options, tenants = DynamicOptions() if credit else random_options(chance), _random_tenants(chance)
+    options, tenants = DynamicOptions() if credit else random_options(chance), random_tenants(chance)
     trial = FairTrial(make(tenants, options), options, tenants, chance, credit=credit, taken=chance.taken)
     return run_trial(chance, trial, options)
 

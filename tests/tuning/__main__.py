@@ -1,4 +1,5 @@
-"""Prints `batching: auto` beside `dynamic_batching { }` and the best of a grid of sizes and delays, for each model and load.
+"""Prints `batching: auto` beside `dynamic_batching { }` and the best of a grid of sizes and delays, for each model and load; and
+`max_padding` beside arrival order, for sentences.
 
 Mean latency decides: where clients wait for their answers it is throughput too. Changing loads are compared by the geometric mean
 of their parts.
@@ -11,6 +12,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+from tests.tuning.lengths import by_length, in_order_of_arrival, serve
 from tests.tuning.simulation import (
     COSTS,
     Bursts,
@@ -30,6 +32,7 @@ from tests.tuning.simulation import (
 from tpy.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 TOLERANCE = 1.03
+GAIN_BY_LENGTH_MIN = 1.3
 
 
 def loads_of(cost: Cost, length_ns: int) -> dict[str, list[tuple[Load, int]]]:
@@ -84,7 +87,28 @@ def main() -> int:
             broken += len(marks)
             shown = f"{none / NS_PER_MS:8.3f} {auto / NS_PER_MS:8.3f} {best / NS_PER_MS:10.3f}"
             print(f"{model:13} {load:13} {shown}  {', '.join(marks)}", flush=True)
-    return 1 if broken else 0
+    return 1 if broken + lengths() else 0
+
+
+def lengths() -> int:
+    """Prints sentences by length beside arrival order, where two batches or more wait. Returns the number of broken promises."""
+    broken = 0
+    print(f"{'sentences':26} {'per s':>7} {'by length':>9} {'padding':>8} {'p99':>6} {'longest':>8}")
+    for clients in (64, 128, 256):
+        for batch_ms in (0, 30):
+            before = serve(in_order_of_arrival(), clients, batches=2000, batch_ns=batch_ms * NS_PER_MS)
+            for percent in (10, 20, 30):
+                ours = serve(by_length(10_000 * percent), clients, batches=2000, batch_ns=batch_ms * NS_PER_MS)
+                gain = ours.per_s / before.per_s
+                broken += gain < GAIN_BY_LENGTH_MIN
+                name = f"{clients}, {batch_ms} ms, max {percent} %"
+                late, rare = ours.p99_ns / before.p99_ns, ours.rare_p99_ns / before.rare_p99_ns
+                mark = "" if gain >= GAIN_BY_LENGTH_MIN else "less than promised"
+                print(
+                    f"{name:26} {before.per_s:7.0f} {gain:8.2f}x {ours.padding:8.1%} {late:5.2f}x {rare:7.2f}x  {mark}",
+                    flush=True,
+                )
+    return broken
 
 
 if __name__ == "__main__":

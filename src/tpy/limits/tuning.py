@@ -56,6 +56,16 @@ GAIN_PERMILLE_MIN: Final = 50
 WAIT_NS_MAX: Final = 100 * NS_PER_MS
 """The longest wait for company, whatever an execution takes."""
 
+LENGTH_WINDOW_BATCHES: Final = 8
+"""Full batches that the requests are looked at for, where batches are formed by length: of sentences of different lengths that
+wait, a batch of 32 out of 256 has 10 % padding, out of 64 twice as much."""
+
+LENGTH_WINDOW_MIN: Final = 64
+"""Requests that are looked at for a batch by length, at least: small batches have few alike among a few."""
+
+LENGTH_WINDOW_MAX: Final = 1024
+"""Requests that are looked at for a batch by length, at most: to choose among them takes half a millisecond."""
+
 CURVES_KEPT_MAX: Final = 1_000
 """Curves that are kept in a file: about 5 MB, as a curve has up to CURVE_CELLS_MAX points."""
 

@@ -108,11 +108,19 @@ class TuningActivity(msgspec.Struct, frozen=True, kw_only=True):
     misses_target: bool = False
 
 
+class LengthActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """Batches that are formed by length. `max_padding` is the share of a batch that may be padding, `padding` the share that it
+    was in all batches that were executed."""
+
+    max_padding: float
+    padding: float
+
+
 class QueueActivity(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of a model version that have no answer yet. `executing` are on instances; `prefetched` were given to an
     instance that executes something before them; the others wait in `levels`. `due_ns`: the time after which a batch that
     is being formed is executed as it is. `tenants` are the tenants that share the `levels`; `tuning` is there with
-    `batching: auto`."""
+    `batching: auto`, `lengths` in its place with `max_padding`."""
 
     waits_for: WaitReason = WaitReason.NOTHING
     executing: int = 0
@@ -122,6 +130,7 @@ class QueueActivity(msgspec.Struct, frozen=True, kw_only=True):
     sequences: SequenceActivity | None = None
     tenants: tuple[TenantActivity, ...] = ()
     tuning: TuningActivity | None = None
+    lengths: LengthActivity | None = None
 
     @property
     def waiting(self) -> int:

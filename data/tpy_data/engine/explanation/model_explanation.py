@@ -28,7 +28,7 @@ def explain(model: ModelId, served: Served, now_ns: int, called: tuple[CalledAct
         state=(ModelState.READY if served.ready else ModelState.UNAVAILABLE).value,
         reason="" if served.ready else failed,
         now_ns=now_ns,
-        batching=batching_rules(copy.config, is_tuned=activity.queue.tuning is not None),
+        batching=batching_rules(copy.config, is_tuned=bool(activity.queue.tuning or activity.queue.lengths)),
         activity=activity,
         instances=instances,
         recent=recent_activity(instances, now_ns),

@@ -266,6 +266,12 @@ def _tickets(config: ModelConfig, tenants: Tenants | None, *, is_engine: bool) -
         from tpy_data.engine.requests.engine_ticket import tickets_for
 
         make_ticket = tickets_for(config)
+    elif "max_padding" in config.parameters:
+        from tpy.config.tuned_batching import length_batching
+        from tpy_data.engine.requests.length_tickets import tickets_with_lengths
+
+        if (by_length := length_batching(config)) is not None:
+            make_ticket = tickets_with_lengths(make_ticket, by_length)
     if tenants is not None:
         from tpy_data.engine.requests.tenant_tickets import tickets_of
 

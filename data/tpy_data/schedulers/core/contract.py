@@ -96,6 +96,7 @@ class Ticket:
     * `deadline_ns`: when the caller is told that it is over, wherever the ticket is then; None = never.
     * `sequence`: where it stands in its sequence, None = in none.
     * `cost`: the room that it needs in an engine; set for EngineCore only.
+    * `length` of each of its rows; set where batches are formed by length only.
     * `tenant` and `size_bytes`, of its inputs: set for the queues of tenants only; `line` and `charge` are theirs.
     Fields below are the core's. `live` is set, by the cores of sequences, before `submit` returns. `ready_ns` is from when the
     delay of a batch counts: since it was submitted or rescheduled or, where it must wait for others of its sequence, since those
@@ -111,6 +112,7 @@ class Ticket:
         "charge",
         "cost",
         "deadline_ns",
+        "length",
         "line",
         "live",
         "phase",
@@ -125,6 +127,7 @@ class Ticket:
     )
 
     cost: Cost
+    length: int
     tenant: Tenant
     size_bytes: int
     line: Line

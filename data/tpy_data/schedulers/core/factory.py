@@ -39,6 +39,11 @@ def make_core(
     if config.ensemble_scheduling is not None or config.platform == "ensemble":
         raise Unsupported(f"'ensemble_scheduling' of model '{name}' is not supported by this server")
     if "batching" in config.parameters and not engine:
+        if "max_padding" in config.parameters:
+            from tpy_data.schedulers.core.length_cores import make_length_core  # few models batch by length
+
+            if (by_length := make_length_core(config, tenants, delay, strategy)) is not None:
+                return by_length
         from tpy_data.schedulers.core.tuned_cores import make_tuned_core  # most models are not tuned
 
         if (tuned := make_tuned_core(config, tenants, delay, strategy, curve)) is not None:

@@ -25,6 +25,7 @@ from tpy.limits import HISTOGRAM_BUCKETS_MAX
 from tpy.messages.allowed import allowed_inputs, with_hint
 
 _BATCH_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
+_TUNING = ("batching", "target_p99_ms", "max_padding", "padding_input")
 
 
 def _check_effects(report: Report) -> None:
@@ -220,8 +221,8 @@ def _check_load(report: Report) -> None:
 
 
 def _check_tuned_batching(report: Report) -> None:
-    if "batching" in report.config.parameters or "target_p99_ms" in report.config.parameters:
-        from tpy.config.tuned_batching import problems  # most models have neither
+    if not report.config.parameters.keys().isdisjoint(_TUNING):
+        from tpy.config.tuned_batching import problems  # few models have one of these
 
         for name, text in problems(report.config):
             report.warning(f"parameters[{name}]", f"parameter {name} of {report.config.name} {text}")

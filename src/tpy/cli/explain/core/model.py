@@ -47,6 +47,8 @@ def lines_of(model: ModelExplanation) -> Iterator[str]:
     yield from _queue(model.activity.queue)
     if model.activity.queue.tuning is not None:
         yield from _tuning(model.activity.queue.tuning)
+    if (lengths := model.activity.queue.lengths) is not None:
+        yield f"  lengths     max_padding {lengths.max_padding:.3g}; of all that was executed {lengths.padding:.0%} was padding"
     yield from _instances(model)
     yield from _batches(model)
     yield from _others(model)
