@@ -20,7 +20,7 @@ from tpy.config.tuned_batching import TunedBatching, tuned_batching
 from tpy.errors import InvalidArgument
 from tpy.messages import CurvePoint, ModelExplanation, TunedWait, TuningActivity
 from tpy.tenants import TenantRules
-from tpy.units import NS_PER_MS
+from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine.explanation.core.advice import findings
 from tpy_data.engine.tuning.kept_curves import CurvesFile, KeptCurve, KeptCurves
 from tpy_data.schedulers.core import make_core
@@ -185,6 +185,26 @@ async def test_a_target_that_cannot_be_met_is_warned_of_once(
     assert warnings == ["target_p99_ms of 'm' is 4, and its smallest batch takes 10 ms: no batching can meet the target"]
     (finding,) = [each for each in findings(explanation) if each.limit == "target_p99_ms"]
     assert finding.sentence == "target_p99_ms is 4 ms, and the smallest batch takes 10 ms: no batching can meet it."
+
+
+async def test_the_choices_and_late_requests_are_measured(autojump_clock: MockClock) -> None:
+    async with rig(latency_ms=10) as r:
+        assert r.plane.batching_families() == ()
+        await r.serve(tuned_config(target_ms="15"))
+        await convoy(r, 10)
+        sinks = [r.submit(request(1, 2)) for _ in range(9)]  # the ninth waits for the batch of the others
+        for sink in sinks:
+            await sink.wait()
+        found = {family.name: [sample.value for sample in family.samples] for family in r.plane.batching_families()}
+        tuned = tuning(r)
+    assert tuned.batch_rows == 8
+    assert found["tpy_batching_rows"] == [tuned.batch_rows]
+    assert found["tpy_batching_expected_seconds"] == [tuned.batch_ns / NS_PER_S]
+    assert found["tpy_batching_wait_seconds"] == [max(wait.wait_ns for wait in tuned.waits) / NS_PER_S]
+    assert found["tpy_batching_target_seconds"] == [0.015]
+    assert found["tpy_batching_late_total"] == [tuned.late]
+    assert tuned.late > 0
+    assert found["tpy_batching_padding_ratio"] == []
 
 
 async def test_curves_are_kept_as_long_as_the_model_is_the_same(autojump_clock: MockClock, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from tpy.ids import ModelId, Version
 from tpy.messages import (
     BatchStatistics,
     CacheStatistics,
@@ -20,10 +21,14 @@ from tpy.messages import (
     FailureCounts,
     Histogram,
     Latency,
+    LengthActivity,
     MemoryGrowth,
     MemoryUsage,
     ModelStatistics,
+    QueueActivity,
     Summary,
+    TunedWait,
+    TuningActivity,
 )
 from tpy.refusals import Refusals
 from tpy.telemetry.cache import cache_families
@@ -42,6 +47,7 @@ from tpy.telemetry.rollouts import RolloutShare, rollout_families
 from tpy.tenants import TenantRules
 from tpy_data.engine.budget.metrics import BudgetUse, budget_families
 from tpy_data.engine.tenancy.metrics import tenant_families
+from tpy_data.engine.tuning.metrics import batching_families
 from tpy_data.schedulers.core.tenants import tenants_of
 
 EXEMPLAR = Exemplar("4bf92f3577b34da6a3ce929d0e0e4736", 0.75, 1_763_850_000_125)
@@ -89,6 +95,19 @@ MODEL = ModelStatistics(
 )
 
 
+QUEUE = QueueActivity(
+    tuning=TuningActivity(
+        target_ns=20_000_000,
+        waits=(TunedWait(1, True, 500_000, 8, 314), TunedWait(2, True, 250_000, 8, 100)),
+        batch_rows=8,
+        batch_ns=4_000_000,
+        late=3,
+        may_wait=True,
+    ),
+    lengths=LengthActivity(max_padding=0.2, padding=0.125),
+)
+
+
 def page(*, openmetrics: bool, more: Sequence[MeasuredFamily] = ()) -> str:
     """Everything that a server can show but GPUs; `more` comes behind it."""
     sampler = HostSampler()
@@ -101,6 +120,7 @@ def page(*, openmetrics: bool, more: Sequence[MeasuredFamily] = ()) -> str:
         held_models({"models": 3}),
         *budget_families(BudgetUse(9, 5, 1, {"loaded": 2}, 3, {"room": 1}, {"late": 1})),
         *tenant_families(tenants_of([TenantRules(name="a")])),
+        *batching_families([(ModelId(name, space), Version(1), QUEUE) for name, space in (("m", ""), ("m", "n"))]),
         *rollout_families([RolloutShare("m", 2, 50.0)], {("m", "running"): 1}),
         refused_family(Refusals().counts),
         dropped_lines_family({"server": 0}),
@@ -194,6 +214,20 @@ def test_batch_sizes_come_from_the_statistics() -> None:
 def test_refusals_by_reason() -> None:
     found = re.findall(r'tpy_inference_refused_total\{.*reason="(\w+)",version="1"\} (\d)', page(openmetrics=False))
     assert dict(found) == {"INVALID": "1", "QUEUE_FULL": "2", "UNAVAILABLE": "3"}
+
+
+def test_choices_of_batching() -> None:
+    text = page(openmetrics=False)
+    found = re.findall(r'^tpy_batching_(\w+)\{model="m",version="1"\} (\S+)$', text, re.MULTILINE)
+    assert {name: float(value) for name, value in found} == {
+        "rows": 8,
+        "expected_seconds": 0.004,
+        "wait_seconds": 0.0005,
+        "target_seconds": 0.02,
+        "late_total": 3,
+        "padding_ratio": 0.125,
+    }
+    assert text.count('{model="m",namespace="n",version="1"}') == len(found)
 
 
 def test_every_family_of_the_page_is_reserved() -> None:

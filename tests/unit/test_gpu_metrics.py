@@ -149,6 +149,9 @@ class NoModels:
     def tenant_families(self) -> tuple[()]:
         return ()
 
+    def batching_families(self) -> tuple[()]:
+        return ()
+
     def budget_families(self) -> tuple[()]:
         return ()
 

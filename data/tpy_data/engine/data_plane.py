@@ -191,6 +191,15 @@ class DataPlane:
         """The metrics of tenants."""
         return () if self.tenancy is None else self.tenancy.families()
 
+    def batching_families(self) -> Sequence[MeasuredFamily]:
+        """The metrics of models whose batches are tuned."""
+        tuned = [each for each in self._table.all() if "batching" in each.served_copy.config.parameters]
+        if not tuned:
+            return ()
+        from tpy_data.engine.tuning.metrics import batching_families  # most servers have no such model
+
+        return batching_families((each.id, each.version, each.executing_engine.explain().queue) for each in tuned)
+
     async def watch_memory(self) -> None:
         """Watch whether the server or a model leaks, until cancelled."""
         await trio.sleep(MEMORY_LOOK_S)

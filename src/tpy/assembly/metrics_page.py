@@ -77,6 +77,7 @@ class MetricsPage:
             *self._data.rollout_families(),
             *self._data.budget_families(),
             *self._data.tenant_families(),
+            *self._data.batching_families(),
             *cache_families(self._data.cache_statistics()),
             *pinned_pool_families(self._pinned.total_bytes, self._pinned.used_bytes),
             *self._repositories(),

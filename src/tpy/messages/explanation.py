@@ -93,9 +93,10 @@ class TunedSize(msgspec.Struct, frozen=True):
 
 
 class TuningActivity(msgspec.Struct, frozen=True, kw_only=True):
-    """The tuner of a model with `batching: auto`. `target_ns` 0: not set; `misses_target`: even the smallest batch does.
-    `trial_rows`: the size that is being tried, 0: no trial; `may_wait`: there is one instance, and no convoy that is halved
-    (`halving`)."""
+    """The tuner of a model with `batching: auto`. `target_ns` 0: not set; `misses_target`: even the smallest batch does. `late`
+    requests were answered after the target. `trial_rows`: the size that is being tried, 0: no trial. Of a full queue
+    `batch_rows` go at once, and should take `batch_ns` (0: nothing is known). `may_wait`: there is one instance, and no convoy
+    that is halved (`halving`)."""
 
     curve: tuple[CurvePoint, ...] = ()
     arrivals_per_s: int = 0
@@ -103,6 +104,9 @@ class TuningActivity(msgspec.Struct, frozen=True, kw_only=True):
     waits: tuple[TunedWait, ...] = ()
     sizes: tuple[TunedSize, ...] = ()
     trial_rows: int = 0
+    batch_rows: int = 0
+    batch_ns: int = 0
+    late: int = 0
     may_wait: bool = False
     halving: bool = False
     misses_target: bool = False

@@ -40,6 +40,12 @@ TENANT_FAMILIES: Mapping[str, MetricKind] = {
 }
 """Of servers with --tenants-file."""
 
+BATCHING_FAMILIES: Mapping[str, MetricKind] = {
+    f"tpy_batching_{name}": MetricKind.COUNTER if name.endswith("total") else MetricKind.GAUGE
+    for name in ("rows", "expected_seconds", "wait_seconds", "target_seconds", "late_total", "padding_ratio")
+}
+"""Of models with `batching: auto`."""
+
 SERVER_FAMILIES: Mapping[str, MetricKind] = {
     **{family.name: family.kind for family in FAMILIES},
     **{name: kind for name, (kind, _) in LATENCY_FAMILIES.items()},
@@ -49,6 +55,7 @@ SERVER_FAMILIES: Mapping[str, MetricKind] = {
     **ROLLOUT_FAMILIES,
     **MEMORY_BUDGET_FAMILIES,
     **TENANT_FAMILIES,
+    **BATCHING_FAMILIES,
     REFUSED: MetricKind.COUNTER,
     DROPPED_LINES: MetricKind.COUNTER,
     SERVER_LOAD: MetricKind.GAUGE,

@@ -211,6 +211,7 @@ class BatchTuner:
         "_waits",
         "_window",
         "curve",
+        "late",
         "may_wait",
         "misses_target",
         "target_ns",
@@ -220,6 +221,7 @@ class BatchTuner:
         self.target_ns = target_ns
         self.may_wait = False
         self.misses_target = False  # even with the smallest batch there is
+        self.late = 0  # requests that were answered after the target
         self.curve = curve
         self._terms = terms
         self._rate = ArrivalRate()
@@ -315,6 +317,7 @@ class BatchTuner:
                 wait_ns, goal = self._wait(rows, each, each.chosen)
                 waits.append(TunedWait(rows, fresh, wait_ns, goal, each.waits[each.chosen].gain // 1000))
         known = set(curve.known())
+        batch_rows = min(self._parts[-1] * curve.width, curve.batch_size_max)
         return TuningActivity(
             curve=curve.points(),
             arrivals_per_s=self._rate.per_s(now_ns),
@@ -326,6 +329,9 @@ class BatchTuner:
                 if part != cell and {cell, part} <= known
             ),
             trial_rows=self._trial * curve.width,
+            batch_rows=batch_rows,
+            batch_ns=curve.time_ns(batch_rows),
+            late=self.late,
             may_wait=self.may_wait,
             misses_target=self.misses_target,
         )

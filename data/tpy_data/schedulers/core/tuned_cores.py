@@ -69,8 +69,12 @@ class _Tuned(DynamicCore):
 
     def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
         """As `DynamicCore.done`."""
+        tuner = self.tuner
         for tickets, took_ns in zip(self._pool.batches(instance), times_ns, strict=False):
-            self.tuner.ended(sum([ticket.batch_size for ticket in tickets]), took_ns, now_ns)
+            tuner.ended(sum([ticket.batch_size for ticket in tickets]), took_ns, now_ns)
+            if tuner.target_ns:
+                in_time_ns = now_ns - tuner.target_ns
+                tuner.late += sum([ticket.queued_ns < in_time_ns for ticket in tickets])
         super().done(instance, now_ns, times_ns)
 
     def explain(self, now_ns: int) -> QueueActivity:
