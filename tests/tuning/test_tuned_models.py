@@ -293,6 +293,26 @@ def test_the_curves_kept_longest_ago_are_forgotten(tmp_path: Path, monkeypatch: 
     assert list(msgspec.json.decode((tmp_path / "curves.json").read_bytes(), type=CurvesFile).models) == ["c:1", "a:1", "d:1"]
 
 
+def test_many_curves_are_written_together(tmp_path: Path) -> None:
+    file = tmp_path / "curves.json"
+    curves = KeptCurves(file)
+
+    def written() -> int:
+        return len(msgspec.json.decode(file.read_bytes(), type=CurvesFile).models)
+
+    writes, before = 0, 0
+    for count in range(1, 401):
+        curves.keep(f"{count}:1", KeptCurve("", ()))
+        writes += written() != before
+        before = written()
+    assert writes < 100
+    assert 400 - before <= 400 // 16
+    curves.close()
+    assert written() == 400
+    curves.keep("late:1", KeptCurve("", ()))
+    assert written() == 401
+
+
 async def test_files_that_cannot_be_read_keep_no_model_from_loading(
     autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -390,6 +390,9 @@ async def open_data_plane(
                 inference.stop()
                 table.sequences.let_go()
                 await _shut_down(reconciler, options.exit_timeout_ns)
+                if curves is not None:
+                    with trio.move_on_after(1, shield=True):  # one file is written
+                        await trio.to_thread.run_sync(curves.close)
                 nursery.cancel_scope.cancel()
     finally:
         shared.loaders.close()

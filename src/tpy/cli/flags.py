@@ -285,7 +285,7 @@ FLAGS: tuple[Flag, ...] = (
         "batching-curves-file",
         "",
         "File that keeps what batches of models with `batching: auto` cost: the next start goes on with it, as long as the "
-        "model's files and configuration are the same. Written when such a model is unloaded. An addition of tpy.",
+        "model's files and configuration are the same. Written when such models are unloaded. An addition of tpy.",
         metavar="FILE",
     ),
     _flag("Model repository", "model-load-retry-count", 0, "How often a failed load is retried, without a pause.", minimum=0),

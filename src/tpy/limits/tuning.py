@@ -71,3 +71,7 @@ CURVES_KEPT_MAX: Final = 1_000
 
 CURVES_FILE_BYTES_MAX: Final = 16 * MIB
 """Of that file, with room."""
+
+CURVES_CHANGED_SHARE: Final = 16
+"""That file is written when one in 16 of its curves has changed, and at the end: an unload then costs the writing of 16 curves at
+most, about 80 KB, however many are kept."""

@@ -12,7 +12,7 @@ import msgspec
 
 from tpy.errors import TpyError, Unavailable
 from tpy.files import format_of, read_file, replace_file
-from tpy.limits.tuning import CURVES_FILE_BYTES_MAX, CURVES_KEPT_MAX
+from tpy.limits.tuning import CURVES_CHANGED_SHARE, CURVES_FILE_BYTES_MAX, CURVES_KEPT_MAX
 from tpy.messages import CurvePoint
 from tpy.state import DesiredModel, DesiredVersion
 from tpy_data.engine.budget.fingerprint import files_of
@@ -54,7 +54,7 @@ class OpenCurve:
         self.points = points
 
     def keep(self, core: SchedulerCore) -> None:
-        """Write what the core knows now. Blocking."""
+        """Keep what the core knows now. Blocking."""
         if isinstance(core, TunedDynamicCore | TunedFairCore) and (points := core.tuner.curve.points()):
             self._curves.keep(self._name, KeptCurve(self._fingerprint, points))
 
@@ -67,6 +67,8 @@ class KeptCurves:
         self._file = file
         self._lock = threading.Lock()
         self._kept = dict(_read(file))
+        self._unwritten = 0  # changes since the file was written
+        self._is_closed = False
 
     def open(self, model: DesiredModel, version: DesiredVersion) -> OpenCurve | None:
         """The curve of a version that is about to be loaded; None, with a warning, if its files cannot be read."""
@@ -83,18 +85,32 @@ class KeptCurves:
         return OpenCurve(self, name, fingerprint, known.points if known is not None and is_same else ())
 
     def keep(self, name: str, curve: KeptCurve) -> None:
-        """Keep the curve of a version that is unloaded, and forget the ones that were kept longest ago beyond CURVES_KEPT_MAX."""
+        """Keep the curve of a version that is unloaded, and forget the ones that were kept longest ago beyond CURVES_KEPT_MAX. It
+        is written with others, once enough of them have changed: the file is written as a whole."""
         with self._lock:
             self._kept.pop(name, None)
             self._kept[name] = curve
             for oldest in list(self._kept)[:-CURVES_KEPT_MAX]:
                 del self._kept[oldest]
-            content = msgspec.json.encode(CurvesFile(FORMAT, self._kept))
-            try:
-                replace_file(self._file, content)
-            except OSError as error:
-                about = {"file": str(self._file), "reason": str(error)}
-                _log.error("--batching-curves-file %(file)s cannot be written: %(reason)s", about)
+            self._unwritten += 1
+            if self._is_closed or self._unwritten * CURVES_CHANGED_SHARE >= len(self._kept):
+                self._write()
+
+    def close(self) -> None:
+        """Write what is not written yet; from now on every curve is written at once."""
+        with self._lock:
+            self._is_closed = True
+            if self._unwritten:
+                self._write()
+
+    def _write(self) -> None:
+        self._unwritten = 0
+        content = msgspec.json.encode(CurvesFile(FORMAT, self._kept))
+        try:
+            replace_file(self._file, content)
+        except OSError as error:
+            about = {"file": str(self._file), "reason": str(error)}
+            _log.error("--batching-curves-file %(file)s cannot be written: %(reason)s", about)
 
 
 def _read(file: Path) -> Mapping[str, KeptCurve]:
