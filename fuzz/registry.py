@@ -18,6 +18,7 @@ from fuzz.openai import targets as openai
 from fuzz.python_worker import targets as worker
 from fuzz.recording import targets as recording
 from fuzz.remote import targets as remote
+from fuzz.schedulers import device_targets as devices
 from fuzz.schedulers import engine_targets as engines
 from fuzz.schedulers import ensemble_targets as ensembles
 from fuzz.schedulers import fair_targets as fair
@@ -36,6 +37,8 @@ TARGETS: tuple[Target, ...] = (
     fair.DEFAULT,
     fair.DYNAMIC,
     fair.CANARY,
+    devices.DEVICES,
+    devices.CANARY,
     tuned.TUNED,
     tuned.CANARY,
     lengths.LENGTHS,

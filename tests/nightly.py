@@ -25,6 +25,7 @@ STAGES: Mapping[str, str] = {
     "coverage": "make coverage",
     "fuzz": "make fuzz FUZZ_SECONDS=900",
     "simulation": "make simulate SEEDS=5000",
+    "tenants on a device": "make simulate-tenants",
     "mutants": "make mutants MUTANTS=20",
     "chaos": "make chaos",
     "leaks": "make leaks",

@@ -13,7 +13,7 @@ from tests.engine.test_model_calls import Sink as CallSink
 from tests.jumping import jump_until
 from tests.submitting import submit_to
 from tpy.backend import WaitingBatch
-from tpy.config.model_config import DynamicBatching
+from tpy.config.model_config import DynamicBatching, InstanceGroup, RateLimiter, RateLimiterResource
 from tpy.errors import InvalidArgument, TooManyRequests
 from tpy.limits.tenants import TENANTS_FILE_LOOK_S
 from tpy.messages import InferenceResponse
@@ -88,6 +88,22 @@ async def test_the_file_is_read_again_when_it_changes_and_with_all_others(
         nursery.cancel_scope.cancel()
     with pytest.raises(InvalidArgument, match="--tenants-file: cannot read"):
         Tenancy(str(tmp_path / "none.json"))
+
+
+async def test_time_on_one_model_of_a_device_counts_on_the_other(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    (tmp_path / "tenants.json").write_text('{"tenants": [{"name": "both"}, {"name": "one"}]}')
+    device = (InstanceGroup(rate_limiter=RateLimiter(resources=(RateLimiterResource(name="R", count=1),))),)
+    async with rig(latency_ms=10, rate_limit=Supply(), tenants_file=str(tmp_path / "tenants.json")) as running:
+        for name in ("m", "n"):
+            await running.serve(config(name, max_batch_size=1, instance_group=device))
+        for tenant, model in (("both", "m"), ("both", "n"), ("one", "n")):
+            for _ in range(60):
+                submit_to(running.plane.inference, request(model=model, tenant=tenant), RecordingSink())
+        await trio.sleep(0.4)
+        assert running.plane.tenancy is not None
+        times_ns = {tenant.name: tenant.instance_ns for tenant in running.plane.tenancy.tenants}
+    assert times_ns["both"] + times_ns["one"] >= 380 * NS_PER_MS
+    assert abs(times_ns["both"] - times_ns["one"]) <= 20 * NS_PER_MS
 
 
 GREEDY_AND_POLITE = '{"tenants": [{"name": "greedy"}, {"name": "polite"}, {"name": "one", "concurrency": 1}]}'

@@ -25,6 +25,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "tests/schedulers/test_fair_cores.py",
         "tests/engine/test_tenancy.py",
     ),
+    f"{_SCHEDULERS}/core/device_queue.py": ("fuzz:scheduler_fair_devices", "tests/schedulers/test_device_shares.py"),
     f"{_SCHEDULERS}/core/tuned_cores.py": ("fuzz:scheduler_tuned", "tests/tuning"),
     f"{_SCHEDULERS}/core/length_*.py": ("fuzz:scheduler_lengths", "fuzz:scheduler_lengths_fair", "tests/tuning/test_lengths.py"),
     f"{_SCHEDULERS}/core/batch_tuner.py": ("tests/tuning",),

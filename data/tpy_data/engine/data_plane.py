@@ -333,6 +333,7 @@ async def open_data_plane(
         from tpy_data.engine.tenancy.tenancy import Tenancy  # most servers have no tenants
 
         tenancy = await trio.to_thread.run_sync(Tenancy, options.tenants_file)
+        tenancy.tenants.is_rate_limited = options.rate_limit is not None
     curves = None
     if options.curves_file is not None:
         from tpy_data.engine.tuning.kept_curves import KeptCurves  # most servers keep none

@@ -51,6 +51,7 @@ class DynamicOptions(msgspec.Struct, frozen=True, kw_only=True):
     * `default_level`: index into `levels` for requests that name no valid level.
     * `overlap`: when to leave half of what waits for the next batch; None: never. Only where no size is preferred to the largest
       and nothing waits for company.
+    * `shares_devices`: with a rate limiter, instances wait for resources that other models may have.
     """
 
     batch_size_max: int = 1
@@ -60,6 +61,12 @@ class DynamicOptions(msgspec.Struct, frozen=True, kw_only=True):
     levels: tuple[QueueRules, ...] = (QueueRules(),)
     default_level: int = 0
     overlap: OverlapTerms | None = None
+    shares_devices: bool = False
+
+
+def shares_devices(config: ModelConfig) -> bool:
+    """True where an instance of the model needs resources of the rate limiter."""
+    return any(group.rate_limiter is not None and group.rate_limiter.resources for group in config.instance_group)
 
 
 def dynamic_options(config: ModelConfig) -> DynamicOptions:
@@ -87,7 +94,12 @@ def dynamic_options(config: ModelConfig) -> DynamicOptions:
         levels = tuple(own.get(level, default_rules) for level in range(1, level_count + 1))
         default_level = dynamic.default_priority_level - 1
         invariant(0 <= default_level < level_count, f"default_priority_level of model '{config.name}' was not validated")
-    return msgspec.structs.replace(batcher_options(dynamic, batch_size_max), levels=levels, default_level=default_level)
+    return msgspec.structs.replace(
+        batcher_options(dynamic, batch_size_max),
+        levels=levels,
+        default_level=default_level,
+        shares_devices=shares_devices(config),
+    )
 
 
 def batcher_options(batching: DynamicBatching | StrategyOldest, batch_size_max: int) -> DynamicOptions:

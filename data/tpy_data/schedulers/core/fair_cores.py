@@ -11,8 +11,9 @@ from tpy.errors import TooManyRequests
 from tpy.messages import QueueActivity
 from tpy_data.schedulers.core.contract import BatchStrategy, Outcome, SchedulerCore, Ticket
 from tpy_data.schedulers.core.default import DefaultCore
+from tpy_data.schedulers.core.device_queue import DeviceQueue, fair_queue
 from tpy_data.schedulers.core.dynamic import DynamicCore
-from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, DynamicOptions, StartDelay, dynamic_options
+from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, DynamicOptions, StartDelay, dynamic_options, shares_devices
 from tpy_data.schedulers.core.engine_core import EngineCore, engine_options
 from tpy_data.schedulers.core.fair_queue import FairQueue, FairTokenQueue
 from tpy_data.schedulers.core.instance_pool import InstancePool
@@ -31,7 +32,7 @@ class FairDynamicCore(DynamicCore):
         delay: StartDelay = NO_START_DELAY,
         strategy: BatchStrategy | None = None,
     ) -> None:
-        self._fair = FairQueue(options, tenants)
+        self._fair = fair_queue(options, tenants)
         super().__init__(options, delay, strategy, self._fair)
 
     def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
@@ -54,8 +55,9 @@ class FairDefaultCore(DefaultCore):
 
     __slots__ = ("_fair",)
 
-    def __init__(self, tenants: Tenants) -> None:
-        self._fair = _FairWaiting(DynamicOptions(), tenants)
+    def __init__(self, tenants: Tenants, *, shares_devices: bool = False) -> None:
+        waiting = _DeviceWaiting if tenants.is_rate_limited and shares_devices else _FairWaiting
+        self._fair = waiting(DynamicOptions(), tenants)
         super().__init__(self._fair)
 
     def submit(self, ticket: Ticket, now_ns: int) -> None:
@@ -124,7 +126,7 @@ def make_fair_core(
     if engine:
         return FairEngineCore(engine_options(config), tenants)
     if config.dynamic_batching is None:
-        return FairDefaultCore(tenants)
+        return FairDefaultCore(tenants, shares_devices=shares_devices(config))
     return FairDynamicCore(dynamic_options(config), tenants, delay, strategy)
 
 
@@ -147,6 +149,12 @@ class _FairWaiting(FairQueue):
 
     def popitem(self, last: bool = True) -> tuple[Ticket, None]:
         return self.pop(), None
+
+
+class _DeviceWaiting(DeviceQueue, _FairWaiting):
+    """The same, of a model that shares devices."""
+
+    __slots__ = ()
 
 
 def _executed(queue: FairQueue, pool: InstancePool, instance: int, times_ns: Sequence[int]) -> None:

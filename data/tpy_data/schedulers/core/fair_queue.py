@@ -300,8 +300,8 @@ class FairQueue:
         for ticket in tickets:
             ticket.line.owed -= ticket.charge
 
-    def _begin(self, line: Line) -> None:
-        """A tenant begins to wait."""
+    def _start(self, line: Line) -> None:
+        """Set the start of a tenant that begins to wait."""
         if not self.count and not self._executing:
             self._period += 1
             self._virtual = 0
@@ -311,6 +311,10 @@ class FairQueue:
         else:
             line.period, line.start = self._period, self._virtual
         line.owed = 0
+
+    def _begin(self, line: Line) -> None:
+        """A tenant begins to wait."""
+        self._start(line)
         self._busy += 1
         if len(self._heap) > 2 * len(self._lines) + 16:
             self._heap = [entry for entry in self._heap if entry[2].entry is entry and entry[2].count]
@@ -380,8 +384,11 @@ class FairQueue:
         if len(self._lines) > 2 * TENANTS_MAX:  # of tenants that were in the file once
             self._lines = {each: line for each, line in self._lines.items() if line.count}
         self._numbers += 1
-        line = self._lines[tenant] = Line(self._numbers, tenant, self._options)
+        line = self._lines[tenant] = self._make_line(tenant)
         return line
+
+    def _make_line(self, tenant: Tenant) -> Line:
+        return Line(self._numbers, tenant, self._options)
 
 
 def _waited_ns(level: QueueLevel, now_ns: int) -> int:
