@@ -265,3 +265,18 @@ def test_equal_tenants_get_equal_time(seed: int, tenant_count: int, instances: i
 @given(seed=st.integers(0, 2**32), tenant_count=st.integers(2, 4))
 def test_equal_tenants_get_equal_time_in_batches(seed: int, tenant_count: int) -> None:
     assert jain(shares_of(seed, tenant_count, 1, batch=8)) > 0.98
+
+
+def test_a_preferred_size_that_the_order_makes_is_sent_at_once() -> None:
+    tenants = equals("early", "late")
+    options = DynamicOptions(batch_size_max=8, preferred=frozenset({4, 6}), queue_delay_ns_max=NS_PER_MS)
+    core = FairDynamicCore(options, tenants)
+    core.add_instance(0, 0)
+    core.add_instance(1, 0)
+    submit(core, tenants.of("early"), rows=6)
+    assert len(dispatched(core)) == 1
+    submit(core, tenants.of("early"), rows=1)
+    assert dispatched(core) == []
+    submit(core, tenants.of("late"), rows=4)  # with the other one there are 5, but this one goes first
+    [batch] = dispatched(core)
+    assert [ticket.batch_size for ticket in batch] == [4]

@@ -18,6 +18,7 @@ class BatchForming:
     * `looked`: whether the look has begun; then `tickets` are the queue's first.
     * `tickets`, `_rows`, `_oldest_ns`: what fits together so far, the sum of batch sizes, since when the first of them was ready.
     * `_marked`: how many of the tickets make the best size to send before the delay is over; 0: none yet.
+    * `has_sizes`: several sizes are preferred, so the order of the tickets may decide how many of them go, even if all fit.
     * `_closed`: the next ticket in the queue does not fit (too large, incompatible, or `_strategy` says so), so waiting gains
       nothing.
     """
@@ -33,6 +34,7 @@ class BatchForming:
         "_rows",
         "_signature",
         "_strategy",
+        "has_sizes",
         "looked",
         "tickets",
     )
@@ -43,6 +45,7 @@ class BatchForming:
         self._batch_size_max = options.batch_size_max
         self._preferred = options.preferred
         self._preferred_max = max(options.preferred)
+        self.has_sizes = len(options.preferred) > 1
         self._delay_ns = options.queue_delay_ns_max
         self.reset()
 
