@@ -36,6 +36,7 @@ TARGETS: tuple[Target, ...] = (
     schedulers.CANARY,
     fair.DEFAULT,
     fair.DYNAMIC,
+    fair.WIDE,
     fair.CANARY,
     devices.DEVICES,
     devices.CANARY,

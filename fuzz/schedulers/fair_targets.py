@@ -44,6 +44,20 @@ def _run(chance: Chance, make: Callable[[Tenants, DynamicOptions], SchedulerCore
     return run_trial(chance, trial, options)
 
 
+class WideQueue(FairQueue):
+    """Finds the smallest entries of its heap as if these were many."""
+
+    few_entries = 0
+
+
+class WideCore(FairDynamicCore):
+    """With that queue."""
+
+    def __init__(self, options: DynamicOptions, tenants: Tenants) -> None:
+        super().__init__(options, tenants)
+        self._queue = self._fair = WideQueue(options, tenants)
+
+
 class CarelessQueue(FairQueue):
     """Wrong on purpose: it never learns what tickets have cost."""
 
@@ -70,6 +84,13 @@ DYNAMIC = Target(
     name="scheduler_fair_dynamic",
     invariant=_INVARIANT,
     run=lambda chance: _run(chance, lambda tenants, options: FairDynamicCore(options, tenants), credit=False),
+    smoke_examples=60,
+    rules=(*RULES, "recall", "revoked", "fail", HALVED, PREFETCHED, SHARED),
+)
+WIDE = Target(
+    name="scheduler_fair_wide",
+    invariant=_INVARIANT,
+    run=lambda chance: _run(chance, lambda tenants, options: WideCore(options, tenants), credit=False),
     smoke_examples=60,
     rules=(*RULES, "recall", "revoked", "fail", HALVED, PREFETCHED, SHARED),
 )

@@ -22,6 +22,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     f"{_SCHEDULERS}/core/fair_*.py": (
         "fuzz:scheduler_fair_default",
         "fuzz:scheduler_fair_dynamic",
+        "fuzz:scheduler_fair_wide",
         "tests/schedulers/test_fair_cores.py",
         "tests/engine/test_tenancy.py",
     ),

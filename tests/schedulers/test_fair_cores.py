@@ -280,3 +280,15 @@ def test_a_preferred_size_that_the_order_makes_is_sent_at_once() -> None:
     submit(core, tenants.of("late"), rows=4)  # with the other one there are 5, but this one goes first
     [batch] = dispatched(core)
     assert [ticket.batch_size for ticket in batch] == [4]
+
+
+@pytest.mark.parametrize("count", [2, 100])
+def test_a_batch_has_one_request_of_each_tenant_in_turn(count: int) -> None:
+    names = [f"t{number}" for number in range(count)]
+    tenants = equals(*names)
+    core = FairDynamicCore(DynamicOptions(batch_size_max=count, preferred=frozenset({count})), tenants)
+    for name in names:
+        submit(core, tenants.of(name), 3)
+    core.add_instance(0, 0)
+    [batch] = dispatched(core)
+    assert [ticket.tenant.name for ticket in batch] == names

@@ -74,6 +74,8 @@ class FairQueue:
         "count",
     )
     reorders = True
+    few_entries = 32
+    """Up to this number all entries of the heap are looked at for a batch: those of some ten tenants, and outdated ones."""
     _by_tokens = False
 
     def __init__(self, options: DynamicOptions, tenants: Tenants) -> None:
@@ -138,12 +140,12 @@ class FairQueue:
     def remove(self, tickets: Sequence[Ticket]) -> None:
         """Take the tickets out, wherever they stand: they end."""
         for ticket in tickets:
-            level = self.level_of(ticket)
+            line = ticket.line
+            level = line.levels[0] if len(line.levels) == 1 else self.level_of(ticket)
             if ticket in level.waiting:
                 del level.waiting[ticket]
             else:
                 del level.delayed[ticket]
-            line = ticket.line
             line.count -= 1
             line.bytes -= ticket.size_bytes
             if not line.count:
@@ -154,13 +156,13 @@ class FairQueue:
         """Take the tickets out, to give them to an instance, and charge them."""
         self.remove(tickets)
         self._executing += len(tickets)
-        row_cost, virtual = self._row_ns or TENANT_ROW_NS_FIRST, self._virtual
+        row_cost, virtual, by_tokens = self._row_ns or TENANT_ROW_NS_FIRST, self._virtual, self._by_tokens
         for ticket in tickets:
             line = ticket.line
             start = line.start
             if start > virtual:
                 virtual = start
-            cost = ticket.charge = ticket.cost.tokens or 1 if self._by_tokens else row_cost * ticket.batch_size
+            cost = ticket.charge = ticket.cost.tokens or 1 if by_tokens else row_cost * ticket.batch_size
             if line.owed:
                 cost += line.owed
                 line.owed = 0 if cost >= 0 else cost
@@ -178,7 +180,7 @@ class FairQueue:
     def in_order(self) -> Iterator[Ticket]:
         """All tickets, the next to serve first. The queue may not change meanwhile."""
         if self._busy > 1:
-            return self._merged()
+            return self._merged() if len(self._heap) > self.few_entries else self._merged_few()
         line = self._first()
         return iter(()) if line is None else self._in_line(line)
 
@@ -379,6 +381,27 @@ class FairQueue:
                 owed[0] = min(0, cost)
             if cost > 0:
                 heapq.heapreplace(ahead, (start + cost * unit, number, place, begun))
+
+    def _merged_few(self) -> Iterator[Ticket]:
+        """The same where looking at all entries costs less than looking for the smallest."""
+        ahead: list[tuple[int, int, Iterator[Ticket], int, int]] = [
+            (line.start, line.number, self._in_line(line), line.tenant.unit, line.owed)
+            for entry in self._heap
+            if (line := entry[2]).entry is entry and line.count
+        ]
+        heapq.heapify(ahead)
+        by_tokens, row_cost = self._by_tokens, self._row_ns or TENANT_ROW_NS_FIRST
+        while ahead:
+            start, number, tickets, unit, owed = ahead[0]
+            for ticket in tickets:
+                yield ticket
+                cost = owed + (ticket.cost.tokens or 1 if by_tokens else row_cost * ticket.batch_size)
+                if cost > 0:
+                    heapq.heapreplace(ahead, (start + cost * unit, number, tickets, unit, 0))
+                    break
+                owed = cost
+            else:
+                heapq.heappop(ahead)
 
     def _new_line(self, tenant: Tenant) -> Line:
         if len(self._lines) > 2 * TENANTS_MAX:  # of tenants that were in the file once
