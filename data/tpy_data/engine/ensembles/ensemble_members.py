@@ -37,7 +37,7 @@ class Unmet(NamedTuple):
     message: str
 
 
-class Member(NamedTuple):
+class EnsembleMember(NamedTuple):
     """The version that a step uses, and what takes the step's requests: its copy, or while a newer version is rolled out what
     chooses between the two."""
 
@@ -45,10 +45,10 @@ class Member(NamedTuple):
     answering: Answering
 
 
-def find_members(config: ModelConfig, model: ModelId, table: ServingTable, snapshot: Snapshot) -> list[Member] | Unmet:
+def find_members(config: ModelConfig, model: ModelId, table: ServingTable, snapshot: Snapshot) -> list[EnsembleMember] | Unmet:
     """The versions that the ensemble's steps use, in the steps' order; or the first thing that keeps it from having them."""
     steps = () if config.ensemble_scheduling is None else config.ensemble_scheduling.step
-    found: list[Member] = []
+    found: list[EnsembleMember] = []
     unmet: tuple[EnsembleStep, ModelId] | None = None
     for step in steps:
         member = _identify(step, model, table, snapshot)
@@ -82,7 +82,7 @@ def _is_known(model: ModelId, table: ServingTable, snapshot: Snapshot) -> bool:
     return (desired is not None and bool(desired.versions)) or model in snapshot.rejections or table.model(model) is not None
 
 
-def accepting_members(config: ModelConfig, model: ModelId, table: ServingTable, snapshot: Snapshot) -> list[Member]:
+def accepting_members(config: ModelConfig, model: ModelId, table: ServingTable, snapshot: Snapshot) -> list[EnsembleMember]:
     """The versions that its steps use, if all of them take requests, whether they are ready or not; else none."""
     steps = () if config.ensemble_scheduling is None else config.ensemble_scheduling.step
     members = [(step, _identify(step, model, table, snapshot)) for step in steps]
@@ -91,14 +91,14 @@ def accepting_members(config: ModelConfig, model: ModelId, table: ServingTable, 
     return accepting if len(accepting) == len(found) else []
 
 
-def _chosen(step: EnsembleStep, member: ModelId, table: ServingTable) -> Member | None:
+def _chosen(step: EnsembleStep, member: ModelId, table: ServingTable) -> EnsembleMember | None:
     model = table.model(member)
     if model is None:
         return None
     if step.model_version == LATEST:
-        return None if model.newest is None else Member(model.newest, model.resolved[None])
+        return None if model.newest is None else EnsembleMember(model.newest, model.resolved[None])
     served = model.versions.get(step.model_version)
-    return None if served is None else Member(served, served.served_copy)
+    return None if served is None else EnsembleMember(served, served.served_copy)
 
 
 def _why_not(ensemble: str, step: EnsembleStep, member: ModelId, table: ServingTable, snapshot: Snapshot) -> Unmet:

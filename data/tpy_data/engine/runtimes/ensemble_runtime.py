@@ -23,7 +23,7 @@ from tpy.messages import ModelState
 from tpy.state import UNLOADED, DesiredModel, ModelStateStore, ObservedKey
 from tpy_data.engine.caching.caching import ensemble_with_cache, forget_ensemble
 from tpy_data.engine.ensembles.ensemble_engine import EnsembleEngine
-from tpy_data.engine.ensembles.ensemble_members import Lack, Member, Unmet, accepting_members, find_members
+from tpy_data.engine.ensembles.ensemble_members import EnsembleMember, Lack, Unmet, accepting_members, find_members
 from tpy_data.engine.loading.model_files import read_labels
 from tpy_data.engine.requests.statistics import VersionStatistics
 from tpy_data.engine.runtimes.core import Phase
@@ -136,7 +136,7 @@ class EnsembleRuntime(Runtime):
         if isinstance(found, Unmet):
             self._serve_not(found)
 
-    def _serve_with(self, members: Sequence[Member]) -> Unmet | None:
+    def _serve_with(self, members: Sequence[EnsembleMember]) -> Unmet | None:
         """Serve with these members. They may turn out not to fit."""
         answering = [member.answering for member in members]
         if self._service is None or _numbers(self._service.engine.answering) != _numbers(answering):
