@@ -58,6 +58,7 @@ _IMPORTED = {
         "tpy.frontends.torchserve.frontend",
         "tpy.frontends.vertex_ai.frontend",
         "tpy_data.backends.onnxruntime.backend",
+        "tpy_data.engine.runtimes.ensemble_runtime",
     ),
     "pages": (
         "numpy",

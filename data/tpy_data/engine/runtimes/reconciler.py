@@ -11,7 +11,6 @@ from tpy.errors import invariant
 from tpy.ids import ModelId
 from tpy.state import DesiredModel, ModelStateStore, ObservedKey
 from tpy_data.engine.runtimes.core import Action, Forget, Load, Phase, Resize, Running, Unload, plan
-from tpy_data.engine.runtimes.ensemble_runtime import EnsembleRuntime
 from tpy_data.engine.runtimes.runtime import SUCCESSFULLY_LOADED, Runtime, Shared
 from tpy_data.engine.runtimes.version_runtime import VersionRuntime
 
@@ -113,6 +112,8 @@ class Reconciler:
 
     def _make(self, action: Load) -> Runtime:
         if action.model.config.ensemble_scheduling is not None:
+            from tpy_data.engine.runtimes.ensemble_runtime import EnsembleRuntime  # most servers have no ensemble
+
             return EnsembleRuntime(action.key, action.model, self._shared, self._store)
         make = self._shared.make_runtime
         if make is None:
