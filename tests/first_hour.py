@@ -93,7 +93,7 @@ def check() -> int:
                 seen = each()
             except (AssertionError, TimeoutError) as problem:
                 wrong += 1
-                seen = f"failed: {problem}"
+                seen = f"failed: {problem!r}"
             timed(seen, begun_s)
     return wrong
 

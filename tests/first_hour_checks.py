@@ -159,10 +159,12 @@ def makes_models(place: Path) -> str:
     """1.5: exported programs and names of arguments, where PyTorch is; a pickle that does not know how wide it is; folders."""
     (place / "sums.py").write_text(_SUM)
     _run(place, "-c", "import pickle, sums; pickle.dump(sums.Sum(), open('sums.pkl', 'wb'))")
-    assert "--input X:FP32:4" in _init(place, "--from", "sums.pkl", "--as", "python", status=1)
+    said = _init(place, "--from", "sums.pkl", "--as", "python", status=1)
+    assert "--input X:FP32:4" in said, said
     (place / "bert").mkdir()
     (place / "bert" / "config.json").write_text("{}")
-    assert "optimum-cli export onnx" in _init(place, "--from", "bert", status=1)
+    said = _init(place, "--from", "bert", status=1)
+    assert "a model of Hugging Face; tpy import bert" in said, said
     (place / "net.py").write_text(_NET)
     if importlib.util.find_spec("torch") is None:
         (place / "net.pt2").write_bytes(b"")
