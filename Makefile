@@ -262,7 +262,7 @@ LINT_TESTS := tests/unit/test_words.py tests/unit/test_class_names.py tests/unit
 APART := tests/vllm tests/backends/pytorch tests/e2e/test_pytorch.py tests/e2e/test_init_pytorch.py tests/benchmarks/test_gpu.py tests/attack/test_attack.py $(LINT_TESTS) $(PACKAGE_TESTS)
 
 # With PACKAGE only the tests of that package, as `make test-changed` would run them after a change of each of its modules.
-ifdef PACKAGE
+ifeq ($(origin PACKAGE), command line)
 test: $(SETUP)
 	$(BIN)/python -m tests.changed --package $(PACKAGE)
 else

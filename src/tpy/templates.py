@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import threading
@@ -50,8 +49,8 @@ class NoAnswer(NoTemplate):
     nobody is at the other end of them. Start another one with other descriptors."""
 
 
-class _Stale(NoTemplate):
-    """Packages of its interpreter were installed or removed after it had started."""
+class _Unusable(NoTemplate):
+    """It was sent nothing: it has ended, or packages of its interpreter were installed or removed after it had started."""
 
 
 class ForkedProcess:
@@ -61,16 +60,16 @@ class ForkedProcess:
         self.pid = pid
         self._template = template
 
-    def wait(self) -> int:
-        """The exit status of one that has ended, or minus the signal that ended it. Call once, and not earlier: its template
-        waits with us."""
+    def wait(self) -> int | None:
+        """The exit status of one that has ended, or minus the signal that ended it; None if its template has ended, and nobody
+        knows. Call once, and not earlier: its template waits with us."""
         return self._template.reap(self.pid)
 
 
 class _Template:
     """One process. Any thread."""
 
-    def __init__(self, executable: str, start: Start, command: Command, answer_s_max: float) -> None:
+    def __init__(self, executable: str, start: Start, command: Command, answer_s_max: float | None) -> None:
         """Raises OSError."""
         self._lock = threading.Lock()
         self._answer_s_max = answer_s_max
@@ -92,16 +91,16 @@ class _Template:
         """A process with these descriptors, the last two of them its standard output and error. Raises NoTemplate, and NoAnswer
         when they are not to be used any more."""
         with self._lock:
-            answer = self._ask({"name": name, "server": os.getpid()}, files)
+            answer = self._ask({"name": name, "server": os.getpid()}, files, self._answer_s_max)
             if "stale" in answer:
-                raise _Stale
+                raise _Unusable
             if "failed" in answer:
                 raise NoTemplate(answer["failed"])
             self.forked += 1
             return ForkedProcess(self, answer["pid"])
 
-    def reap(self, pid: int) -> int:
-        """As `ForkedProcess.wait`. Of a process whose template was ended it is not known how it ended."""
+    def reap(self, pid: int) -> int | None:
+        """As `ForkedProcess.wait`."""
         with self._lock:
             try:
                 return os.waitstatus_to_exitcode(self._ask({"reap": pid})["status"])
@@ -118,18 +117,25 @@ class _Template:
             self._close_if_over()
 
     def close(self) -> None:
-        """End it; workers end with it. Idempotent."""
+        """End it; workers end with it. Idempotent. Who waits for its answer, and has the lock, waits no longer."""
+        self._process.kill()
         with self._lock:
             self._close()
 
-    def _ask(self, order: dict[str, Any], files: Sequence[int] = ()) -> dict[str, Any]:
+    def _ask(self, order: dict[str, Any], files: Sequence[int] = (), answer_s_max: float | None = None) -> dict[str, Any]:
         if self._is_broken:
-            raise NoTemplate
+            raise _Unusable
         try:
-            self._control.settimeout(self._answer_s_max)
+            self._control.settimeout(ANSWER_S_MAX if answer_s_max is None else answer_s_max)
             socket.send_fds(self._control, [json.dumps(order).encode()], files)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            self._is_broken = True
+            raise _Unusable from error
+        except OSError as error:
+            raise NoTemplate(f"cannot pass on its descriptors: {error}") from error
+        try:
             answered: dict[str, Any] = json.loads(self._control.recv(_ANSWER_BYTES_MAX))
-        except (OSError, ValueError) as error:  # it hangs, or is not there
+        except (OSError, ValueError) as error:  # it hangs, or has ended
             self._is_broken = True  # and never asked again: an answer may still come; what it forked goes on
             raise NoAnswer("the process that it is forked from has ended, or does not answer; its messages are above") from error
         return answered
@@ -149,7 +155,8 @@ class Templates:
     """The templates, by interpreter and what a process gets from the one that starts it: a program that has the server in it may
     change its environment and its folder. Any thread."""
 
-    def __init__(self, start: Start, command: Command, *, answer_s_max: float = ANSWER_S_MAX) -> None:
+    def __init__(self, start: Start, command: Command, *, answer_s_max: float | None = None) -> None:
+        """`answer_s_max` is for the answers to `fork`, in place of ANSWER_S_MAX."""
         self._new = partial(_Template, start=start, command=command, answer_s_max=answer_s_max)
         self._lock = threading.Lock()
         self._templates: dict[_Key, _Template] = {}
@@ -164,7 +171,7 @@ class Templates:
             return template.fork(name, files)
         except NoTemplate as error:
             self._retire(key, template)
-            if not isinstance(error, _Stale):
+            if not isinstance(error, _Unusable):
                 raise
         return self._get(key).fork(name, files)
 
@@ -181,7 +188,7 @@ class Templates:
     def _get(self, key: _Key) -> _Template:
         with self._lock:
             if self._is_closed:
-                raise NoTemplate
+                raise NoTemplate("the server ends")
             template = self._templates.pop(key, None)
             if template is None:
                 try:
@@ -210,10 +217,10 @@ def _folder() -> str:
         return ""
 
 
-def _adopted_status(pid: int) -> int:
+def _adopted_status(pid: int) -> int | None:
     """Of a process without its template: it is our child then, if we are the first process of a container."""
     with contextlib.suppress(ChildProcessError):
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
             return os.waitstatus_to_exitcode(status)
-    return -signal.SIGKILL
+    return None

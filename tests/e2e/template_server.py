@@ -52,7 +52,10 @@ class TemplateServer:
             asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER_BYTES_MAX)
             asking.connect(self._address)
             socket.send_fds(asking, [json.dumps(order).encode()], files)
-            return _Template(int(asking.recv(64)), command)
+            answer = asking.recv(64)
+        if not answer:
+            raise RuntimeError("the process that forks templates has ended")
+        return _Template(int(answer), command)
 
 
 class _Template(subprocess.Popen[bytes]):
@@ -66,8 +69,9 @@ class _Template(subprocess.Popen[bytes]):
         self._ended = os.pidfd_open(pid)
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._ended, signal.SIGKILL)
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._ended, signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
         select.select([self._ended], [], [], timeout)
@@ -97,11 +101,15 @@ def _forks(listener: socket.socket) -> tuple[dict[str, Any], int]:
     while True:
         asking, _ = listener.accept()
         with asking:
-            data, (control, *_), _, _ = socket.recv_fds(asking, _ORDER_BYTES_MAX, 1)
+            data, files, _, _ = socket.recv_fds(asking, _ORDER_BYTES_MAX, 1)
+            if not files:
+                continue  # who asked was killed
+            [control] = files
             pid = os.fork()
             if not pid:
                 break
-            asking.send(str(pid).encode())
+            with contextlib.suppress(OSError):
+                asking.send(str(pid).encode())
         os.close(control)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     listener.close()

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from tritonclient.http import InferenceServerClient
 
+from tests.backends import onnx_models
+
+from .repositories import IDENTITY_PAIR, ModelFolder
 from .server import ServerProcess, is_alive, run_tpy
 from .waiting import wait_until
 
@@ -102,6 +105,20 @@ def test_a_command_prints_what_a_fresh_process_prints(arguments: list[str], code
     forked = run_tpy(*arguments)
     assert (forked.code, forked.out, forked.err) == (fresh.returncode, fresh.stdout, fresh.stderr)
     assert forked.code == code
+
+
+def test_a_fresh_process_takes_its_modules_apart_in_order(tmp_path: Path) -> None:
+    """A forked one does not: this is the test of what only the end of an interpreter does."""
+    (tmp_path / "net" / "1").mkdir(parents=True)
+    (tmp_path / "net" / "1" / "model.onnx").write_bytes(onnx_models.gathering())
+    ModelFolder(tmp_path, "python").config(f'backend: "python"\n{IDENTITY_PAIR}').python(
+        "class TritonPythonModel:\n    def execute(self, requests): return []\n"
+    )
+    with ServerProcess("--frontend-processes=1", repositories=[tmp_path], fresh=True) as server:
+        assert not _is_forked(server)
+        with InferenceServerClient(server.http) as client:
+            assert client.is_model_ready("net")
+            assert client.is_model_ready("python")
 
 
 def test_it_ends_with_the_process_of_the_tests(tmp_path: Path) -> None:

@@ -251,13 +251,17 @@ def test_a_process_that_dies_takes_only_its_own_connections(rig: Rig) -> None:
     assert set(os.listdir("/dev/shm")) <= shared_before
 
 
+def gated_request(name: str) -> str:
+    """A request to the gated model, whose `id` is this name."""
+    body = json.dumps({"id": name, "inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [1]}]})
+    return f"POST /v2/models/gated/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+
+
 def test_requests_of_a_process_that_dies_are_cancelled(rig: Rig) -> None:
     victims = rig.frontends()
     host, _, port = rig.server.http.rpartition(":")
-    body = json.dumps({"id": "watching-1", "inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [1]}]})
-    text = f"POST /v2/models/gated/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}"
     with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(text.encode())
+        connection.sendall(gated_request("watching-1").encode())
         rig.gated.wait_executing("watching-1")
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
@@ -340,6 +344,21 @@ def test_processes_go_on_without_what_they_were_forked_from(tmp_path: Path) -> N
             assert _infer((tritonclient.http, connected), "floats", np.ones((1, 1), np.float32), "FP32").tolist() == [[1.0]]
 
 
+def test_a_stop_does_not_wait_for_what_processes_are_forked_from(tmp_path: Path) -> None:
+    """It hangs, and the next process is to be forked from it."""
+    build(tmp_path / "models")
+    with ServerProcess(
+        "--frontend-processes=2", "--model-control-mode=explicit", "--load-model=floats", repositories=[tmp_path / "models"]
+    ) as server:
+        frontends = [pid for pid in server.children() if b"tpy.frontend_process" in command_of(pid)]
+        template = int(Path(f"/proc/{frontends[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(template, signal.SIGSTOP)
+        os.kill(frontends[0], signal.SIGKILL)
+        assert server.stop() == 0
+        wait_until(lambda: not is_alive(template))
+        assert not is_alive(frontends[1])
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_lets_requests_in_flight_finish(tmp_path: Path, number: int) -> None:
     gated = build(tmp_path / "models")
@@ -391,13 +410,20 @@ def test_one_core_is_enough(tmp_path: Path) -> None:
 
 
 def test_a_stopped_process_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    build(tmp_path / "models")
+    """It has a request in flight at the shutdown, and is stopped then."""
+    gated = build(tmp_path / "models")
     with ServerProcess(
         "--frontend-processes=1", "--exit-timeout-secs=1", repositories=[tmp_path / "models"], expect_exit=1
     ) as server:
         [frontend] = [pid for pid in server.children() if b"tpy.frontend_process" in command_of(pid)]
-        os.kill(frontend, signal.SIGSTOP)
-        server.stop()
+        host, _, port = server.http.rpartition(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(gated_request("never").encode())
+            gated.wait_executing("never")
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_log('"stopping')
+            os.kill(frontend, signal.SIGSTOP)
+            server.wait_end()
         assert not is_alive(frontend)
 
 

@@ -424,4 +424,4 @@ def test_nothing_is_left_of_many_sequences(repository: Path, soak: int) -> None:
             told[what] += count
         assert told["OK"] > sequences, told
         assert told["lost"] >= kills, told
-        assert min(told["gone"], told["cancelled"]) > 0, told
+        assert min(told["gone"], told["cancelled"]) > 0, told  # on a busy machine few are given up

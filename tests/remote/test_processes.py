@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from functools import partial
 
 import pytest
@@ -34,9 +35,11 @@ async def test_after_the_stop_nobody_needs_it(monkeypatch: pytest.MonkeyPatch) -
     stop, give_up = trio.Event(), trio.Event()
     starting = trio.Event()
 
+    stopped = threading.Event()
+
     def start(*_: object) -> None:
         trio.from_thread.run_sync(starting.set)
-        trio.from_thread.run(stop.wait)
+        stopped.wait()
         raise OSError(9, "Bad file descriptor")
 
     monkeypatch.setattr("tpy.remote.processes.start_template", start)
@@ -47,3 +50,4 @@ async def test_after_the_stop_nobody_needs_it(monkeypatch: pytest.MonkeyPatch) -
         await starting.wait()
         give_up.set()
         stop.set()
+        stopped.set()

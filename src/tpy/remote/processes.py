@@ -51,6 +51,9 @@ _log = logging.getLogger(__name__)
 _OUTPUT = 2, 2
 """Standard output and error: what a library prints is not an answer."""
 
+_THREADS = 2
+"""That wait for templates, which answer one order at a time."""
+
 Tell = Callable[[], Awaitable[None]]
 """Waits until all frontend processes answer by what is served now."""
 
@@ -89,16 +92,16 @@ async def run_frontend_processes(
     """
     publisher = Publisher(services)
     await publisher.refresh()
-    templates = Templates(start_template, command.of_template, answer_s_max=REMOTE_START_S_MAX)
+    forks = _Forks(command)
     async with trio.open_nursery() as publishing:
         publishing.start_soon(publisher.run)
-        with contextlib.closing(templates):
-            async with trio.open_nursery() as keepers:
-                slots = [_Slot(number, command, templates, services, publisher, stop) for number in range(count)]
-                for slot in slots:
-                    keepers.start_soon(slot.keep)
-                await _wait_began(slots, give_up)
-                task_status.started(publisher.publish)
+        publishing.start_soon(forks.end_with, stop)
+        async with trio.open_nursery() as keepers:
+            slots = [_Slot(number, command, forks, services, publisher, stop) for number in range(count)]
+            for slot in slots:
+                keepers.start_soon(slot.keep)
+            await _wait_began(slots, give_up)
+            task_status.started(publisher.publish)
         publishing.cancel_scope.cancel()
 
 
@@ -122,7 +125,7 @@ class _Slot:
         self,
         number: int,
         command: FrontendCommand,
-        templates: Templates,
+        forks: _Forks,
         services: Services,
         publisher: Publisher,
         stop: trio.Event,
@@ -130,7 +133,7 @@ class _Slot:
         self.began = trio.Event()
         self._number = number
         self._command = command
-        self._templates = templates
+        self._forks = forks
         self._services = services
         self._publisher = publisher
         self._stop = stop
@@ -164,8 +167,7 @@ class _Slot:
         """Run one process from start to end. Returns how it ended. Raises TpyError when it was the first and could not serve."""
         try:
             with _descriptors() as (ours, theirs, memories):
-                files = theirs.fileno(), *reversed(memories), *self._command.sockets
-                process = await self._start(files)
+                process = await self._forks.start(str(self._number), (theirs.fileno(), *reversed(memories)))
                 theirs.close()
                 wire = SocketWire(ours)
                 grace_s = 0.0
@@ -178,12 +180,7 @@ class _Slot:
             if self._is_essential():
                 raise Unavailable(f"cannot start a frontend process: {error}") from error
             return f"cannot be started: {error}"
-        return why or _exit_text(process.status)
-
-    async def _start(self, files: Sequence[int]) -> _Process:
-        """Raises OSError and NoTemplate."""
-        fork = partial(self._templates.fork, sys.executable, str(self._number), (*files, *_OUTPUT))
-        return _Process(await trio.to_thread.run_sync(fork))
+        return why or process.end_text
 
     async def _serve(self, process: _Process, link: Link, memories: tuple[int, int]) -> str:
         """Answer the process until its end of the connection is closed. Returns the reason for ending it, if it does not end by
@@ -253,14 +250,58 @@ def start_template(command: list[str], files: tuple[int, ...]) -> subprocess.Pop
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=_OUTPUT[0], pass_fds=files, process_group=0)
 
 
-class _Process:
-    """One frontend process. `status` is its exit status, or minus the signal that ended it; None before `wait` has seen its
-    end."""
+class _Forks:
+    """Starts frontend processes. When its task `end_with` ends, nobody waits any longer for the template, which may hang, or have
+    much to import."""
 
-    def __init__(self, forked: ForkedProcess) -> None:
+    def __init__(self, command: FrontendCommand) -> None:
+        self._command = command
+        self._templates = Templates(start_template, command.of_template, answer_s_max=REMOTE_START_S_MAX)
+        self._threads = trio.CapacityLimiter(_THREADS)
+
+    async def end_with(self, stop: trio.Event) -> None:
+        """Until `stop` is set: what runs then needs no template, and none follows."""
+        try:
+            await stop.wait()
+        finally:
+            self._templates.close()
+
+    async def start(self, name: str, files: Sequence[int]) -> _Process:
+        """One with these descriptors and the listening sockets, of which the caller may close its own meanwhile. Raises OSError
+        and NoTemplate."""
+        with contextlib.ExitStack() as copies:
+            given = [copies.enter_context(_copy_of(each)) for each in (*files, *self._command.sockets)]
+
+            def fork() -> _Process:
+                forked = self._templates.fork(sys.executable, name, (*given, *_OUTPUT))
+                try:
+                    return _Process(forked, self._threads)
+                except OSError:
+                    os.kill(forked.pid, signal.SIGKILL)
+                    forked.wait()
+                    raise
+
+            return await trio.to_thread.run_sync(fork, limiter=self._threads)
+
+
+@contextmanager
+def _copy_of(descriptor: int) -> Iterator[int]:
+    copy = os.dup(descriptor)
+    try:
+        yield copy
+    finally:
+        os.close(copy)
+
+
+class _Process:
+    """One frontend process."""
+
+    def __init__(self, forked: ForkedProcess, threads: trio.CapacityLimiter) -> None:
         """Raises OSError."""
-        self.status: int | None = None
+        self.end_text = "does not end"
         self._forked = forked
+        self._threads = threads
+        self._has_ended = False
         self._pid_descriptor = os.pidfd_open(forked.pid)
 
     def reload(self) -> None:
@@ -273,7 +314,7 @@ class _Process:
             await wire.aclose()
             with trio.move_on_after(grace_s):
                 await self._wait()
-            if self.status is None:
+            if not self._has_ended:
                 self._signal(signal.SIGKILL)
                 await self._wait()
         os.close(self._pid_descriptor)
@@ -284,8 +325,9 @@ class _Process:
 
     async def _wait(self) -> None:
         await trio.lowlevel.wait_readable(self._pid_descriptor)
+        self._has_ended = True
         with trio.CancelScope(shield=True):
-            self.status = await trio.to_thread.run_sync(self._forked.wait)
+            self.end_text = _exit_text(await trio.to_thread.run_sync(self._forked.wait, limiter=self._threads))
 
 
 def _text(group: BaseExceptionGroup[ProtocolError]) -> str:
@@ -294,7 +336,7 @@ def _text(group: BaseExceptionGroup[ProtocolError]) -> str:
 
 def _exit_text(status: int | None) -> str:
     if status is None:
-        return "does not end"
+        return "has ended, and so has the process that knows how"
     if status < 0:
         with contextlib.suppress(ValueError):
             return f"was ended by {signal.Signals(-status).name}"

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,9 @@ def test_a_template_that_was_ended_is_replaced(make: Serve) -> None:
     poller.register(process, select.POLLIN)
     assert poller.poll(20_000)
     os.close(process)
-    alone, replaced = (look(model.instance(_placement(name)), served) for name in ("m_1", "m_2"))
-    assert alone["parent"] == os.getpid()
-    assert replaced["parent"] not in (os.getpid(), was["parent"])
+    others = [look(model.instance(_placement(name)), served) for name in ("m_1", "m_2")]
+    assert others[0]["parent"] == others[1]["parent"]
+    assert others[0]["parent"] not in (os.getpid(), was["parent"])
     model.close()
 
 
@@ -120,9 +121,13 @@ def test_a_template_that_hangs_is_not_waited_for_long(make: Serve, monkeypatch: 
     assert not Path(f"/proc/{was['parent']}").exists()
 
 
-def _templates() -> template.Templates:
+def _ignores_ended_children() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+def _templates(before: Callable[[], None] | None = None) -> template.Templates:
     def start(command: list[str], files: tuple[int, ...]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, pass_fds=files, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(command, pass_fds=files, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=before)
 
     return template.Templates(start, lambda executable, arguments: [executable, "-B", str(WORKER), *arguments])
 
@@ -223,3 +228,15 @@ def test_packages_that_were_installed_meanwhile_are_found(make: Serve, tmp_path:
 
 def _placement(name: str) -> InstancePlacement:
     return InstancePlacement(name=name, kind=InstanceKind.KIND_CPU)
+
+
+def test_a_template_waits_for_workers_where_the_server_was_started_with_sigchld_ignored() -> None:
+    templates = _templates(_ignores_ended_children)
+    for _ in range(2):
+        connection, worker = _forked(templates)
+        assert isinstance(worker, template.ForkedProcess)
+        assert connection.recv(1)
+        os.kill(worker.pid, signal.SIGKILL)
+        assert worker.wait() == -signal.SIGKILL
+        connection.close()
+    templates.close()

@@ -95,8 +95,8 @@ class Child(Protocol):
 
     pid: int
 
-    def wait(self) -> int:
-        """Its exit status, or minus the signal that ended it, when it has ended."""
+    def wait(self) -> int | None:
+        """Its exit status, or minus the signal that ended it, when it has ended; None if it has ended with its template."""
         ...
 
 
@@ -307,7 +307,7 @@ class WorkerProcess:
         self.tokens.close()
         self._output.close()
         self._remove_folder()
-        return in_words(status)
+        return in_words(-signal.SIGKILL if status is None else status)
 
     def _remove_folder(self) -> None:
         if self._folder is not None:

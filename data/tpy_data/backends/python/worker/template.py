@@ -13,6 +13,7 @@ import ctypes
 import gc
 import json
 import os
+import signal
 import socket
 import sys
 from typing import Any
@@ -30,10 +31,18 @@ def serve(control: socket.socket) -> tuple[list[int], int] | None:
     not among those, are its standard output and error."""
     gc.collect()
     gc.freeze()  # a collection in a worker need not write to what it shares with the others
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started the server may ignore it: then nobody could wait
+    try:
+        return _serve(control)
+    except (BrokenPipeError, ConnectionResetError):  # the server was killed while it asked, or was being answered
+        return None
+
+
+def _serve(control: socket.socket) -> tuple[list[int], int] | None:
     template = os.getpid()
     known = _packages()
     while True:
-        text, files, _, _ = socket.recv_fds(control, ORDER_BYTES_MAX, _FILES_MAX, socket.MSG_CMSG_CLOEXEC)
+        text, files, flags, _ = socket.recv_fds(control, ORDER_BYTES_MAX, _FILES_MAX, socket.MSG_CMSG_CLOEXEC)
         if not text:
             return None
         order: dict[str, Any] = json.loads(text)
@@ -43,6 +52,8 @@ def serve(control: socket.socket) -> tuple[list[int], int] | None:
             continue
         if _packages() != known:
             _answer(control, {"stale": True})
+        elif flags & socket.MSG_CTRUNC:
+            _answer(control, {"failed": "too many open files"})
         else:
             try:
                 *given, stdout, stderr = files
