@@ -10,10 +10,12 @@ pytest-xdist has each worker collect for itself: on two cores with four workers 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
@@ -35,6 +37,21 @@ def groups_of(items: Sequence[pytest.Item], *, by_test: bool) -> tuple[list[Grou
     return list(alone.values()), list(others.values())
 
 
+_is_worker = False
+
+
+def _leave() -> None:
+    """The end of a worker, behind that of pytest and of what else runs at the end: it leaves without taking its modules apart.
+    The fork has left libraries of some of them without their threads, and they abort the process when they end those."""
+    if _is_worker:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+atexit.register(_leave)
+
+
 class WorkerDone(BaseException):
     """Raised in a worker that has run all that it was given: it goes on to the end of pytest, which reports nothing there."""
 
@@ -51,6 +68,8 @@ class Worker:
         first = os.getpid()
         self._pid = os.fork()
         if not self._pid:
+            global _is_worker
+            _is_worker = True
             self.connection.close()
             _work(session, theirs, first)
             raise WorkerDone
