@@ -9,12 +9,14 @@ import pytest
 
 from tests.schedulers.device_shares import JAIN_MIN, fair_uses, jain, times_of
 from tpy.config.model_config import DynamicBatching, InstanceGroup, ModelConfig, ModelParameter, RateLimiter, RateLimiterResource
-from tpy.limits.tenants import TENANT_ROW_NS_FIRST
+from tpy.limits.tenants import DEVICE_DEBT_BATCHES, TENANT_ROW_NS_FIRST
 from tpy.tenants import TenantRules
+from tpy.units import NS_PER_MS
 from tpy_data.schedulers.core import make_core
-from tpy_data.schedulers.core.contract import Ticket
-from tpy_data.schedulers.core.device_queue import DeviceLine, DeviceQueue, fair_queue
+from tpy_data.schedulers.core.contract import Dispatch, Ticket
+from tpy_data.schedulers.core.device_queue import DeviceQueue, fair_queue
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
+from tpy_data.schedulers.core.fair_cores import FairDynamicCore
 from tpy_data.schedulers.core.tenants import Tenants, tenants_of
 
 
@@ -50,26 +52,118 @@ def order_of(queue: DeviceQueue) -> list[str]:
     return [ticket.tenant.name for ticket in queue.in_order()]
 
 
+def execute(queue: DeviceQueue, tenants: Tenants, name: str, took_ns: int) -> None:
+    taken = push(queue, tenants, name)
+    queue.take(taken)
+    queue.executed(taken, took_ns)
+
+
 def test_time_on_one_model_counts_on_the_other() -> None:
     tenants = equals("a", "b")
     one, other = (DeviceQueue(DynamicOptions(), tenants) for _ in range(2))
-    push(other, tenants, "b")  # waits, so its start is that of now
-    taken = push(one, tenants, "a", "a")
-    one.take(taken)
-    one.executed(taken, 1000)
-    push(other, tenants, "a", "b")
-    assert order_of(other) == ["b", "b", "a"]
+    push(other, tenants, "a", "b", "b", "b", "b", "b", "b")
+    execute(one, tenants, "a", 3 * TENANT_ROW_NS_FIRST)
+    taken = [next(other.in_order())]
+    other.take(taken)
+    other.executed(taken, TENANT_ROW_NS_FIRST)
+    push(other, tenants, "a", "a")
+    assert order_of(other) == ["b", "b", "b", "b", "a", "b", "a", "b"]  # four rows: one here, three there
 
 
-def test_a_tenant_that_comes_late_makes_up_for_nothing() -> None:
+def test_what_a_tenant_had_before_it_came_is_not_held_against_it() -> None:
     tenants = equals("a", "b")
     one, other = (DeviceQueue(DynamicOptions(), tenants) for _ in range(2))
     for _ in range(50):
-        taken = push(one, tenants, "a")
-        one.take(taken)
-        one.executed(taken, TENANT_ROW_NS_FIRST)
+        execute(one, tenants, "a", TENANT_ROW_NS_FIRST)
     push(other, tenants, "a", "a", "a", "b", "b", "b")
-    assert order_of(other) == ["b", "a", "b", "a", "b", "a"]
+    assert order_of(other) == ["a", "b", "a", "b", "a", "b"]
+
+
+class Model:
+    """A core with one instance, and the tenants of the requests that it began."""
+
+    def __init__(self, tenants: Tenants) -> None:
+        self.tenants = tenants
+        self.core = FairDynamicCore(DynamicOptions(shares_devices=True), tenants)
+        self.core.add_instance(0, 0)
+
+    def submit(self, name: str, now_ns: int) -> None:
+        ticket = Ticket()
+        ticket.tenant, ticket.size_bytes = self.tenants.of(name), 0
+        self.core.submit(ticket, now_ns)
+
+    def end(self, now_ns: int, took_ns: int) -> list[str]:
+        self.core.done(0, now_ns, (took_ns,))
+        return self.begun()
+
+    def begun(self) -> list[str]:
+        batches = [batch for action in self.core.take_actions() if isinstance(action, Dispatch) for batch in action.batches]
+        return [ticket.tenant.name for batch in batches for ticket in batch]
+
+
+def test_a_new_tenant_does_not_wait_for_what_others_had_of_a_slower_model() -> None:
+    tenants = equals("x", "y", "z")
+    slow, quick = Model(tenants), Model(tenants)
+    now_ns = 0
+    for _ in range(3):
+        slow.submit("x", now_ns)
+        quick.submit("y", now_ns)
+
+    def run_both() -> list[str]:
+        nonlocal now_ns
+        now_ns += 100 * NS_PER_MS
+        slow.submit("x", now_ns)
+        slow.end(now_ns, 100 * NS_PER_MS)
+        now_ns += 10 * NS_PER_MS
+        quick.submit("y", now_ns)
+        return quick.end(now_ns, 10 * NS_PER_MS)
+
+    for _ in range(500):
+        run_both()
+    quick.submit("z", now_ns)
+    assert "z" in [*run_both(), *run_both()]
+
+
+def test_a_tenant_that_waited_elsewhere_makes_up_for_nothing() -> None:
+    tenants = equals("x", "y")
+    stuck, model = Model(tenants), Model(tenants)
+    stuck.core.remove_instance(0, 0)
+    stuck.submit("y", 0)
+    now_ns = 0
+    for number in range(500):
+        model.submit("x", now_ns)
+        now_ns += 100 * NS_PER_MS
+        if number:
+            model.end(now_ns, 100 * NS_PER_MS)
+    begun: list[str] = []
+    for _ in range(50):
+        model.submit("x", now_ns)
+        model.submit("y", now_ns)
+        now_ns += 100 * NS_PER_MS
+        begun += model.end(now_ns, 100 * NS_PER_MS)
+    assert abs(begun.count("x") - begun.count("y")) <= 2
+
+
+@pytest.mark.parametrize("elsewhere_ms", [1, 1000])
+def test_a_tenant_is_passed_over_for_what_it_has_elsewhere_up_to_a_bound(elsewhere_ms: int) -> None:
+    tenants = equals("both", "one")
+    other, model = Model(tenants), Model(tenants)
+    now_ns = 0
+    for name in ("one", "both", "one", "both"):
+        model.submit(name, now_ns)
+    other.submit("both", now_ns)
+    begun: list[str] = []
+    for _ in range(300):
+        now_ns += elsewhere_ms * NS_PER_MS
+        other.submit("both", now_ns)
+        other.end(now_ns, elsewhere_ms * NS_PER_MS)
+        now_ns += 10 * NS_PER_MS
+        model.submit("both", now_ns)
+        model.submit("one", now_ns)
+        begun += model.end(now_ns, 10 * NS_PER_MS)
+    gaps = [len(run) for run in " ".join(begun).replace("one", "1").replace(" ", "").split("both")]
+    longest = 1 if elsewhere_ms == 1 else DEVICE_DEBT_BATCHES + 1
+    assert longest <= max(gaps[2:-1]) <= longest + 1
 
 
 def config_of(*, resources: int, dynamic: bool = True, **parameters: str) -> ModelConfig:
@@ -97,7 +191,11 @@ def test_only_models_that_the_rate_limiter_holds_back_share(is_rate_limited: boo
         ticket = Ticket()
         ticket.tenant, ticket.size_bytes = tenants.of("a"), 0
         core.submit(ticket, 0)
-        assert isinstance(ticket.line, DeviceLine) == (is_rate_limited and resources == 1), config
+        core.add_instance(0, 0)
+        before_ns = ticket.tenant.device_ns
+        core.done(0, NS_PER_MS, (NS_PER_MS,))
+        counted = NS_PER_MS if is_rate_limited and resources == 1 else 0
+        assert ticket.tenant.device_ns - before_ns == counted, config
 
 
 def test_the_queue_of_a_model() -> None:

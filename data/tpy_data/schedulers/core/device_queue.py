@@ -1,67 +1,44 @@
 """DeviceQueue: the FairQueue of a model that shares devices with others, by the rate limiter.
 
-A tenant has one start for all such models, so the time that it had on one of them counts on the others. The starts never begin
-anew: a tenant that begins to wait, and waits for none of these models, starts at their common virtual time, unless it is ahead.
+The time that a tenant had on the other models since its last batch here is added to what that batch cost it, up to a bound of
+DEVICE_DEBT_BATCHES times the batch. The clocks stay those of this queue: a tenant that begins to wait starts where the others of
+this queue are, however long other models run, and one that is served much elsewhere is passed over here for that bound only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tpy.limits.tenants import DEVICE_DEBT_BATCHES
+from tpy_data.schedulers.core.contract import Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.fair_queue import FairQueue, Line
-from tpy_data.schedulers.core.tenants import Tenant, Tenants
-
-
-class DeviceLine(Line):
-    """A tenant's tickets in one queue; its start and what it owes are those of the tenant."""
-
-    __slots__ = ()
-
-    def __init__(self, number: int, tenant: Tenant, options: DynamicOptions) -> None:
-        start, owed = tenant.device_start, tenant.device_owed
-        super().__init__(number, tenant, options)  # which sets them to zero
-        tenant.device_start, tenant.device_owed = start, owed
-        tenant.device_lines.add(self)
-
-    @property
-    def start(self) -> int:
-        """As `Line.start`."""
-        return self.tenant.device_start
-
-    @start.setter
-    def start(self, start: int) -> None:
-        self.tenant.device_start = start
-
-    @property
-    def owed(self) -> int:
-        """As `Line.owed`."""
-        return self.tenant.device_owed
-
-    @owed.setter
-    def owed(self, owed: int) -> None:
-        self.tenant.device_owed = owed
+from tpy_data.schedulers.core.tenants import Tenants
 
 
 class DeviceQueue(FairQueue):
-    """See the module."""
+    """See the module. `Line.device_ns` is how much of the tenant's `device_ns` it has been charged here, or was spared."""
 
     __slots__ = ()
 
-    @property
-    def _virtual(self) -> int:
-        return self._tenants.device_virtual
-
-    @_virtual.setter
-    def _virtual(self, virtual: int) -> None:
-        self._tenants.device_virtual = max(self._tenants.device_virtual, virtual)
-
-    def _make_line(self, tenant: Tenant) -> Line:
-        return DeviceLine(self._numbers, tenant, self._options)
+    def executed(self, tickets: Sequence[Ticket], took_ns: int) -> None:
+        """As `FairQueue.executed`."""
+        super().executed(tickets, took_ns)
+        if took_ns <= 0:
+            return
+        rows = sum([ticket.batch_size for ticket in tickets])
+        for ticket in tickets:
+            line = ticket.line
+            tenant = line.tenant
+            line.owed += min(tenant.device_ns - line.device_ns, DEVICE_DEBT_BATCHES * took_ns)
+            tenant.device_ns += took_ns * ticket.batch_size // rows
+            line.device_ns = tenant.device_ns
 
     def _start(self, line: Line) -> None:
-        if any(other.count for other in line.tenant.device_lines):
-            return  # a start may not fall while the tenant waits
-        line.start = max(self._virtual, line.start + line.owed * line.tenant.unit)
-        line.owed = 0
+        period = line.period
+        super()._start(line)
+        if line.period != period:  # all start anew: what was elsewhere before is forgotten
+            line.device_ns = line.tenant.device_ns
 
 
 def fair_queue(options: DynamicOptions, tenants: Tenants) -> FairQueue:

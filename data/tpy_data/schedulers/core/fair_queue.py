@@ -26,9 +26,9 @@ from tpy_data.schedulers.core.tenants import Limit, Tenant, Tenants
 
 class Line:
     """A tenant's tickets in one queue: `count` wait, with `bytes`. `start` and `owed` are of the busy period `period`. `entry` is
-    the one of the heap that counts."""
+    the one of the heap that counts, `device_ns` is for DeviceQueue."""
 
-    __slots__ = ("__weakref__", "bytes", "count", "entry", "levels", "number", "owed", "period", "start", "tenant")
+    __slots__ = ("__weakref__", "bytes", "count", "device_ns", "entry", "levels", "number", "owed", "period", "start", "tenant")
 
     def __init__(self, number: int, tenant: Tenant, options: DynamicOptions) -> None:
         self.number = number
@@ -40,6 +40,7 @@ class Line:
         self.bytes = 0
         self.start = 0
         self.owed = 0
+        self.device_ns = 0
         self.period = 0
         self.entry: _Entry | None = None
         tenant.lines.add(self)
@@ -407,11 +408,8 @@ class FairQueue:
         if len(self._lines) > 2 * TENANTS_MAX:  # of tenants that were in the file once
             self._lines = {each: line for each, line in self._lines.items() if line.count}
         self._numbers += 1
-        line = self._lines[tenant] = self._make_line(tenant)
+        line = self._lines[tenant] = Line(self._numbers, tenant, self._options)
         return line
-
-    def _make_line(self, tenant: Tenant) -> Line:
-        return Line(self._numbers, tenant, self._options)
 
 
 def _waited_ns(level: QueueLevel, now_ns: int) -> int:

@@ -37,15 +37,13 @@ class Limit(enum.Enum):
 class Tenant:
     """One tenant in the whole server. Its rules may change; its counts only grow, but for `running`: requests whose number is
     limited. `unit` is the virtual time of a nanosecond, smaller for a larger weight. `instance_ns` is what instances have worked
-    for it, `tokens` what it had room for in engines. `lines` are its tickets in the queues of models; `device_lines` those of
-    models that share devices, where it has `device_start` and `device_owed` in common."""
+    for it, `tokens` what it had room for in engines. `lines` are its tickets in the queues of models; `device_ns` is the part
+    of `instance_ns` that was spent on models that share devices."""
 
     __slots__ = (
         "_bucket",
         "_rate",
-        "device_lines",
-        "device_owed",
-        "device_start",
+        "device_ns",
         "instance_ns",
         "lines",
         "name",
@@ -64,10 +62,8 @@ class Tenant:
         self.requests = 0
         self.running = 0
         self.lines: WeakSet[Line] = WeakSet()
-        self.device_lines: WeakSet[Line] = WeakSet()
-        self.device_start = 0
-        self.device_owed = 0
         self.instance_ns = 0
+        self.device_ns = 0
         self.tokens = 0
         self.refused = dict.fromkeys(Limit, 0)
         self._rate: Limits = (None, None)
@@ -124,12 +120,11 @@ class Tenant:
 
 
 class Tenants:
-    """The tenants of a file, and `other`, which has no limits and the weight 1. `is_rate_limited`: the server has a rate limiter.
-    `device_virtual` is the virtual time of the models that share devices by it."""
+    """The tenants of a file, and `other`, which has no limits and the weight 1.
+    `is_rate_limited`: the server has a rate limiter."""
 
     def __init__(self, config: TenantsConfig) -> None:
         self.is_rate_limited = False
-        self.device_virtual = 0
         self.other = Tenant(TenantRules(name=OTHER))
         self._known: dict[str, Tenant] = {}
         self.use(config)
