@@ -282,6 +282,33 @@ def test_a_preferred_size_that_the_order_makes_is_sent_at_once() -> None:
     assert [ticket.batch_size for ticket in batch] == [4]
 
 
+class Compared:
+    """A signature that counts how often it is compared: once for each request that is looked at behind another."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        self.count += 1
+        return self is other
+
+
+@pytest.mark.parametrize("preferred", [{64}, {32, 64}])
+def test_an_arrival_is_not_a_reason_to_look_at_all_that_wait(preferred: set[int]) -> None:
+    tenants = equals("a", "b")
+    options = DynamicOptions(batch_size_max=64, preferred=frozenset(preferred), queue_delay_ns_max=NS_PER_S)
+    core = slow(FairDynamicCore(options, tenants))
+    signature = Compared()
+    for number in range(31):
+        ticket = ticket_of(tenants.of("ab"[number % 2]))
+        ticket.signature = signature
+        core.submit(ticket, 0)
+    assert dispatched(core) == []
+    assert signature.count < 2 * 31
+
+
 @pytest.mark.parametrize("count", [2, 100])
 def test_a_batch_has_one_request_of_each_tenant_in_turn(count: int) -> None:
     names = [f"t{number}" for number in range(count)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 
 from tpy.messages import WaitReason
@@ -18,7 +19,8 @@ class BatchForming:
     * `looked`: whether the look has begun; then `tickets` are the queue's first.
     * `tickets`, `_rows`, `_oldest_ns`: what fits together so far, the sum of batch sizes, since when the first of them was ready.
     * `_marked`: how many of the tickets make the best size to send before the delay is over; 0: none yet.
-    * `has_sizes`: several sizes are preferred, so the order of the tickets may decide how many of them go, even if all fit.
+    * `_preferred_min`: the smallest of several preferred sizes, from which the order of the tickets may decide how many of them
+      go, even if all fit; where only one is preferred it never does.
     * `_closed`: the next ticket in the queue does not fit (too large, incompatible, or `_strategy` says so), so waiting gains
       nothing.
     """
@@ -31,10 +33,10 @@ class BatchForming:
         "_oldest_ns",
         "_preferred",
         "_preferred_max",
+        "_preferred_min",
         "_rows",
         "_signature",
         "_strategy",
-        "has_sizes",
         "looked",
         "tickets",
     )
@@ -45,7 +47,7 @@ class BatchForming:
         self._batch_size_max = options.batch_size_max
         self._preferred = options.preferred
         self._preferred_max = max(options.preferred)
-        self.has_sizes = len(options.preferred) > 1
+        self._preferred_min = min(options.preferred) if len(options.preferred) > 1 else math.inf
         self._delay_ns = options.queue_delay_ns_max
         self.reset()
 
@@ -100,6 +102,10 @@ class BatchForming:
     def due_ns(self) -> int | None:
         """The time at which the tickets seen are sent even if nothing else arrives; None: none was seen."""
         return self._oldest_ns + self._delay_ns if self.tickets else None
+
+    def depends_on_order(self, now_ns: int) -> bool:
+        """True when other tickets might go now if those seen were in another order."""
+        return self._rows >= self._preferred_min or self.ready_count(now_ns) > 0
 
     @property
     def waits_for(self) -> WaitReason:

@@ -228,8 +228,7 @@ class DynamicCore(PoolCore):
             last_level = self._queue.level_of(seen.tickets[-1]) if seen.tickets else level
             if last_level.index <= level.index and not level.delayed:
                 seen.add(ticket)
-                # While all go into the batch their order makes no difference, unless a size in between is preferred.
-                if self._queue.reorders and (seen.has_sizes or seen.ready_count(now_ns)):
+                if self._queue.reorders and seen.depends_on_order(now_ns):
                     seen.reset()
             else:
                 seen.reset()
