@@ -44,6 +44,7 @@ def choices(tickets: Sequence[Ticket], rows_max: int, padding_ppm_max: int) -> I
     shorter = [each for each in reversed(longer) if each.length < first.length]
     shorter.sort(key=lambda each: (-each.length, tickets.index(each)))
     longer = [each for each in longer if each.length >= first.length]
+    longer, shorter = (_without_misfits(each, rows_max - first.batch_size) for each in (longer, shorter))
     for above in range(len(longer) + 1):
         for below in range(len(shorter) + 1):
             batch = [first, *longer[:above], *shorter[:below]]
@@ -51,6 +52,15 @@ def choices(tickets: Sequence[Ticket], rows_max: int, padding_ppm_max: int) -> I
             rows = sum(each.batch_size for each in batch)
             if len(batch) == 1 or (rows <= rows_max and 1_000_000 * padding <= padding_ppm_max * area):
                 yield batch
+
+
+def _without_misfits(tickets: Sequence[Ticket], rows_max: int) -> list[Ticket]:
+    """The tickets without each that does not fit behind those before it."""
+    kept: list[Ticket] = []
+    for ticket in tickets:
+        if sum(each.batch_size for each in [*kept, ticket]) <= rows_max:
+            kept.append(ticket)
+    return kept
 
 
 def best_choice(tickets: Sequence[Ticket], rows_max: int, padding_ppm_max: int) -> list[Ticket]:

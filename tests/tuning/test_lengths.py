@@ -89,9 +89,16 @@ def test_a_request_as_large_as_a_batch_goes_alone() -> None:
     assert together(tickets, 8, 1_000_000) == tickets[:1]
 
 
+def test_a_request_that_is_too_large_is_passed_over() -> None:
+    tickets = tickets_of(10, 10, 11, 11, 9, 9, 9, rows=[1, 8, 2, 5, 7, 1, 1])
+    assert together(tickets, 8, 200_000) == [tickets[index] for index in (0, 2, 3)]
+    assert together(tickets[:2] + tickets[4:], 8, 200_000) == [tickets[0], tickets[4]]
+    assert together(tickets[:2] + tickets[5:], 8, 200_000) == [tickets[0], *tickets[5:]]
+
+
 @settings(max_examples=150)
 @given(
-    st.lists(st.tuples(st.integers(0, 12), st.integers(1, 3)), min_size=1, max_size=9),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), min_size=1, max_size=9),
     st.integers(1, 10),
     st.integers(0, 1_000_000),
 )

@@ -13,23 +13,21 @@ Some = TypeVar("Some", bound=Ticket)
 
 def together(tickets: Sequence[Some], rows_max: int, padding_ppm_max: int) -> list[Some]:
     """The tickets of the next batch, in their order: the first one, so that none waits for more batches than tickets are before
-    it, and with it as many rows as possible. They are those next to it by length, up to `rows_max` rows, and padding is at most
-    this share, in millionths. Of several choices with as many rows it is one with the least padding; of tickets of one length
-    the first are taken.
+    it, and with it as many rows as possible. They are those next to it by length, up to `rows_max` rows: one that does not fit
+    beside the first and the ones between them is passed over. Padding is at most this share, in millionths. Of several choices
+    with as many rows it is one with the least padding; of tickets of one length the first are taken.
     """
     first = tickets[0]
     others_max = rows_max - first.batch_size
     if others_max <= 0 or len(tickets) == 1:
         return [first]
     length = first.length
-    longer = sorted([each for each in tickets[1:] if each.length >= length], key=_length)[:others_max]
-    shorter = sorted([each for each in tickets if each.length < length], key=_length, reverse=True)[:others_max]
+    longer = _fitting(sorted([each for each in tickets[1:] if each.length >= length], key=_length), others_max)
+    shorter = _fitting(sorted([each for each in tickets if each.length < length], key=_length, reverse=True), others_max)
     rows_above, elements_above = _sums(longer, 0, 0)
     rows_below, elements_below = _sums(shorter, first.batch_size, first.batch_size * length)
     rows_most = padding_least = above_best = below_best = below = 0
     for above, rows in enumerate(rows_above):
-        if rows > others_max:
-            break
         if above:
             length = longer[above - 1].length
         # Only choices with as many rows as the best one are looked at. Beside the same longest, each of the shorter ones adds to
@@ -46,6 +44,18 @@ def together(tickets: Sequence[Some], rows_max: int, padding_ppm_max: int) -> li
             below += 1
     members = {first, *longer[:above_best], *shorter[:below_best]}
     return [each for each in tickets if each in members]
+
+
+def _fitting(tickets: Sequence[Some], rows_max: int) -> list[Some]:
+    """The tickets, in their order, without each that would be too many rows behind those before it."""
+    found: list[Some] = []
+    for ticket in tickets:
+        if ticket.batch_size <= rows_max:
+            found.append(ticket)
+            rows_max -= ticket.batch_size
+            if not rows_max:
+                break
+    return found
 
 
 def _sums(tickets: Sequence[Ticket], rows: int, elements: int) -> tuple[list[int], list[int]]:
