@@ -109,6 +109,53 @@ def test_no_other_choice_is_better(requests: list[tuple[int, int]], rows_max: in
     assert chosen == [ticket for ticket in tickets if ticket in chosen]
 
 
+class Compared:
+    """A signature that counts how often it is compared: once for each request that is looked at."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        self.count += 1
+        return self is other
+
+
+def batches_of(lengths: Sequence[int], count: int) -> list[tuple[int, int]]:
+    """Batches of at most 128 rows without padding: how many requests each has, and of how many it was chosen."""
+    core = LengthDynamicCore(DynamicOptions(batch_size_max=128, preferred=frozenset({128})), 0)
+    signature = Compared()
+    for ticket in tickets_of(*lengths):
+        ticket.signature = signature
+        core.submit(ticket, 0)
+    core.add_instance(0, 0)
+    batches: list[tuple[int, int]] = []
+    for _ in range(count):
+        [batch] = [batch for action in core.take_actions() if isinstance(action, Dispatch) for batch in action.batches]
+        batches.append((len(batch), signature.count))
+        signature.count = 0
+        core.done(0, 0, (0,))
+    return batches
+
+
+def test_fewer_are_looked_at_where_few_are_alike() -> None:
+    batches = batches_of(range(1500), 100)
+    assert max(looked for _, looked in batches) == 1024
+    assert sum(looked for _, looked in batches) <= 230 * 100  # the first ones, and one in 16
+
+
+def test_all_are_looked_at_where_many_are_alike() -> None:
+    batches = batches_of([number % 30 for number in range(3000)], 30)
+    assert all(size >= 34 and looked == 1024 for size, looked in batches)
+
+
+def test_more_are_looked_at_once_more_are_alike() -> None:
+    batches = batches_of([*range(800), *[800 + number % 100 for number in range(2500)]], 850)
+    assert all(looked == 128 for _, looked in batches[600:608])
+    assert all(looked == 1024 for _, looked in batches[820:])
+
+
 # the parameters
 
 

@@ -8,7 +8,13 @@ import msgspec
 
 from tpy.config.model_config import ModelConfig
 from tpy.config.tuned_batching import length_batching
-from tpy.limits.tuning import LENGTH_WINDOW_BATCHES, LENGTH_WINDOW_MAX, LENGTH_WINDOW_MIN
+from tpy.limits.tuning import (
+    LENGTH_LOOKED_AT_MAX,
+    LENGTH_WINDOW_BATCHES,
+    LENGTH_WINDOW_LOOKS,
+    LENGTH_WINDOW_MAX,
+    LENGTH_WINDOW_MIN,
+)
 from tpy.messages import LengthActivity, QueueActivity
 from tpy_data.schedulers.core.batch_forming import BatchForming
 from tpy_data.schedulers.core.contract import BatchStrategy, Ticket
@@ -20,19 +26,23 @@ from tpy_data.schedulers.core.tenants import Tenants
 
 
 def window_of(options: DynamicOptions) -> int:
-    """The number of first tickets in the queue that a batch is chosen from."""
+    """The number of first tickets in the queue that a batch is chosen from, at most."""
     return min(max(LENGTH_WINDOW_MIN, LENGTH_WINDOW_BATCHES * options.batch_size_max), LENGTH_WINDOW_MAX)
 
 
 class LengthForming(BatchForming):
     """`tickets` are those of the window that may share a batch with the first of them; `ready_count` leaves the chosen ones. A
-    strategy is asked for these, in order, and leaves out what comes after the first that it does not take."""
+    strategy is asked for these, in order, and leaves out what comes after the first that it does not take.
 
-    __slots__ = ("_looked_at", "_padding_ppm_max", "_window")
+    The window becomes smaller where it has few that are alike: then a look costs each of them most. One look in
+    LENGTH_WINDOW_LOOKS is at the largest window, which shows whether more are alike there."""
+
+    __slots__ = ("_batches", "_looked_at", "_padding_ppm_max", "_window", "_window_max", "_window_next")
 
     def __init__(self, options: DynamicOptions, strategy: BatchStrategy | None, padding_ppm_max: int) -> None:
         self._padding_ppm_max = padding_ppm_max
-        self._window = window_of(options)
+        self._batches = 0
+        self._window = self._window_next = self._window_max = window_of(options)
         super().__init__(options, strategy)
 
     def reset(self) -> None:
@@ -52,6 +62,11 @@ class LengthForming(BatchForming):
     def ready_count(self, now_ns: int) -> int:
         """As `BatchForming.ready_count`: nothing waits for company."""
         self.tickets = together(self.tickets, self._batch_size_max, self._padding_ppm_max)
+        if self._looked_at >= self._window:  # else all that waits was seen
+            self._batches += 1
+            alike = LENGTH_LOOKED_AT_MAX * len(self.tickets)
+            self._window_next = min((self._window_next + alike) // 2, self._window_max)
+            self._window = self._window_next if self._batches % LENGTH_WINDOW_LOOKS else self._window_max
         strategy = self._strategy
         if strategy is not None:
             strategy.begin()
