@@ -24,6 +24,7 @@ from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine.explanation.core.advice import findings
 from tpy_data.engine.tuning.kept_curves import CurvesFile, KeptCurve, KeptCurves
 from tpy_data.schedulers.core import make_core
+from tpy_data.schedulers.core.contract import Ticket
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.engine_core import EngineCore
 from tpy_data.schedulers.core.fair_cores import FairDynamicCore
@@ -255,6 +256,39 @@ async def test_a_file_that_cannot_be_written_is_an_error_in_the_log(
         await r.serve(tuned_config(), directory=folder)
         await convoy(r, 2)
     assert "curves.json cannot be written: " in caplog.text
+
+
+# what is late
+
+
+@pytest.mark.parametrize("with_tenants", [False, True])
+def test_only_answers_are_late(with_tenants: bool) -> None:
+    all_tenants = tenants_of([TenantRules(name="a")])
+    tenants, owner = all_tenants if with_tenants else None, all_tenants.of("a")
+    core = make_core(tuned_config(target_ms="10"), tenants=tenants)
+    core.add_instance(0, 0)
+
+    def late() -> int:
+        found = core.explain(0).tuning
+        assert found is not None
+        return found.late
+
+    def submit(ticket: Ticket, now_ns: int) -> Ticket:
+        ticket.tenant, ticket.size_bytes = owner, 0
+        core.submit(ticket, now_ns)
+        return ticket
+
+    submit(Ticket(deadline_ns=20 * NS_PER_MS), 0)
+    core.done(0, 50 * NS_PER_MS, (50 * NS_PER_MS,))
+    assert late() == 0
+    core.cancel(submit(Ticket(), 50 * NS_PER_MS), 60 * NS_PER_MS)
+    core.done(0, 100 * NS_PER_MS, (50 * NS_PER_MS,))
+    assert late() == 0
+    core.reschedule(submit(Ticket(), 100 * NS_PER_MS), 105 * NS_PER_MS)
+    core.done(0, 150 * NS_PER_MS, (50 * NS_PER_MS,))
+    assert late() == 0
+    core.done(0, 160 * NS_PER_MS, (10 * NS_PER_MS,))
+    assert late() == 1
 
 
 # its explanation

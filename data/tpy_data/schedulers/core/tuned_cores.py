@@ -12,7 +12,7 @@ from tpy.limits.tuning import TUNED_CONVOYS_MIN
 from tpy.messages import CurvePoint, QueueActivity
 from tpy_data.schedulers.core.batch_forming import BatchForming
 from tpy_data.schedulers.core.batch_tuner import BatchTuner
-from tpy_data.schedulers.core.contract import BatchStrategy, Dispatch, Ticket
+from tpy_data.schedulers.core.contract import BatchStrategy, Dispatch, Phase, Ticket
 from tpy_data.schedulers.core.cost_curve import CostCurve
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, DynamicOptions, StartDelay, dynamic_options
@@ -70,11 +70,14 @@ class _Tuned(DynamicCore):
     def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
         """As `DynamicCore.done`."""
         tuner = self.tuner
+        if tuner.target_ns:
+            self._expire(now_ns)  # of what is refused now nobody gets a late answer
         for tickets, took_ns in zip(self._pool.batches(instance), times_ns, strict=False):
             tuner.ended(sum([ticket.batch_size for ticket in tickets]), took_ns, now_ns)
             if tuner.target_ns:
                 in_time_ns = now_ns - tuner.target_ns
-                tuner.late += sum([ticket.queued_ns < in_time_ns for ticket in tickets])
+                answered = [each for each in tickets if each.phase is Phase.EXECUTING and each not in self._given_back]
+                tuner.late += sum([ticket.queued_ns < in_time_ns for ticket in answered])
         super().done(instance, now_ns, times_ns)
 
     def explain(self, now_ns: int) -> QueueActivity:
