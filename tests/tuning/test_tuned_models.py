@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from tpy.config import validate
 from tpy.config.model_config import DynamicBatching, ModelConfig, ModelParameter, SequenceBatching, StrategyDirect
 from tpy.config.tuned_batching import TunedBatching, tuned_batching
 from tpy.errors import InvalidArgument
+from tpy.ids import Generation, ModelId, Version
 from tpy.messages import CurvePoint, ModelExplanation, TunedWait, TuningActivity
+from tpy.state import DesiredModel, DesiredVersion
 from tpy.tenants import TenantRules
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine.explanation.core.advice import findings
-from tpy_data.engine.tuning.kept_curves import CurvesFile, KeptCurve, KeptCurves
+from tpy_data.engine.tuning.kept_curves import CurvesFile, KeptCurve, KeptCurves, OpenCurve
 from tpy_data.schedulers.core import make_core
 from tpy_data.schedulers.core.contract import Ticket
 from tpy_data.schedulers.core.dynamic import DynamicCore
@@ -345,6 +348,61 @@ def test_many_curves_are_written_together(tmp_path: Path) -> None:
     assert written() == 400
     curves.keep("late:1", KeptCurve("", ()))
     assert written() == 401
+
+
+def test_curves_that_could_not_be_written_are_written_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "folder" / "curves.json"
+    curves = KeptCurves(file)
+    curves.keep("a:1", KeptCurve("", ()))
+    assert "curves.json cannot be written: " in caplog.text
+    file.parent.mkdir()
+    curves.close()
+    assert list(msgspec.json.decode(file.read_bytes(), type=CurvesFile).models) == ["a:1"]
+
+
+async def test_a_disk_that_hangs_does_not_hold_up_the_end(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, folder = tmp_path / "curves.json", tmp_path / "m"
+    (folder / "1").mkdir(parents=True)
+    failed, begun, goes_on, ended = (threading.Event() for _ in range(4))
+
+    def replace(file: Path, content: bytes) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise OSError("no space left")
+        begun.set()
+        goes_on.wait(10)
+        ended.set()
+
+    monkeypatch.setattr("tpy_data.engine.tuning.kept_curves.replace_file", replace)
+    try:
+        async with rig(latency_ms=10, curves_file=file) as r:
+            await r.serve(tuned_config(), directory=folder)
+            await convoy(r, 2)
+        assert begun.is_set()
+        assert not ended.is_set()
+    finally:
+        goes_on.set()
+
+
+def test_the_curves_of_a_file_can_be_read_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    version = DesiredVersion(version=Version(1), generation=Generation(1), directory=tmp_path / "m" / "1")
+    model = DesiredModel(
+        id=ModelId(name="m"), directory=tmp_path / "m", config=tuned_config(), config_revision=1, versions={Version(1): version}
+    )
+    curves = KeptCurves(tmp_path / "curves.json")
+    opened: list[OpenCurve | None] = []
+
+    def replace(file: Path, content: bytes) -> None:
+        reader = threading.Thread(target=lambda: opened.append(curves.open(model, version)), daemon=True)
+        reader.start()
+        reader.join(10)
+
+    monkeypatch.setattr("tpy_data.engine.tuning.kept_curves.replace_file", replace)
+    curves.keep("a:1", KeptCurve("", ()))
+    assert len(opened) == 1
 
 
 async def test_files_that_cannot_be_read_keep_no_model_from_loading(

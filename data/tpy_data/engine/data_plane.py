@@ -392,8 +392,8 @@ async def open_data_plane(
                 table.sequences.let_go()
                 await _shut_down(reconciler, options.exit_timeout_ns)
                 if curves is not None:
-                    with trio.move_on_after(1, shield=True):  # one file is written
-                        await trio.to_thread.run_sync(curves.close)
+                    with trio.move_on_after(1, shield=True):  # one file is written, whole or not at all
+                        await trio.to_thread.run_sync(curves.close, abandon_on_cancel=True)
                 nursery.cancel_scope.cancel()
     finally:
         shared.loaders.close()

@@ -66,6 +66,7 @@ class KeptCurves:
         """A file that cannot be used is warned of: curves are learned anew, and the file is written over."""
         self._file = file
         self._lock = threading.Lock()
+        self._writing = threading.Lock()  # taken before the other one: who writes the file has the latest curves
         self._kept = dict(_read(file))
         self._unwritten = 0  # changes since the file was written
         self._is_closed = False
@@ -93,24 +94,32 @@ class KeptCurves:
             for oldest in list(self._kept)[:-CURVES_KEPT_MAX]:
                 del self._kept[oldest]
             self._unwritten += 1
-            if self._is_closed or self._unwritten * CURVES_CHANGED_SHARE >= len(self._kept):
-                self._write()
+            is_due = self._is_closed or self._unwritten * CURVES_CHANGED_SHARE >= len(self._kept)
+        if is_due:
+            self._write()
 
     def close(self) -> None:
         """Write what is not written yet; from now on every curve is written at once."""
         with self._lock:
             self._is_closed = True
-            if self._unwritten:
-                self._write()
+        self._write()
 
     def _write(self) -> None:
-        self._unwritten = 0
-        content = msgspec.json.encode(CurvesFile(FORMAT, self._kept))
-        try:
-            replace_file(self._file, content)
-        except OSError as error:
-            about = {"file": str(self._file), "reason": str(error)}
-            _log.error("--batching-curves-file %(file)s cannot be written: %(reason)s", about)
+        """Write the file if anything has changed since. What could not be written is tried again with the next change."""
+        with self._writing:
+            with self._lock:  # not while the disk works
+                count = self._unwritten
+                kept = dict(self._kept)
+            if not count:
+                return
+            try:
+                replace_file(self._file, msgspec.json.encode(CurvesFile(FORMAT, kept)))
+            except OSError as error:
+                about = {"file": str(self._file), "reason": str(error)}
+                _log.error("--batching-curves-file %(file)s cannot be written: %(reason)s", about)
+                return
+            with self._lock:
+                self._unwritten -= count
 
 
 def _read(file: Path) -> Mapping[str, KeptCurve]:
