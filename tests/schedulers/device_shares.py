@@ -15,7 +15,7 @@ from tpy_data.schedulers.core.fair_cores import FairDynamicCore
 from tpy_data.schedulers.core.rate_limiter import Demand, RateLimiterCore
 from tpy_data.schedulers.core.tenants import Tenant, Tenants, tenants_of
 
-JAIN_MIN = 0.95
+JAIN_MIN = 0.94
 _INSTANCE = 0
 
 
