@@ -16,11 +16,19 @@ import trio
 
 from tpy.clock import Clock
 from tpy.config.rollout import RolloutPlan, rollout_plan
+from tpy.echo import echo
 from tpy.errors import ErrorCode, NotFound, TpyError, Unavailable
 from tpy.files import UnusableFile, read_file, replace_file
 from tpy.ids import ModelId
 from tpy.limits import ROLLOUT_FILE_BYTES_MAX, ROLLOUT_LOOK_S
-from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, RolloutArm, RolloutStatus
+from tpy.messages import (
+    InferenceRequest,
+    InferenceResponse,
+    ModelDescription,
+    RolloutArm,
+    RolloutStatus,
+    TensorDescription,
+)
 from tpy.services import ResponseSink
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.rollouts import RolloutShare, rollout_families
@@ -256,7 +264,7 @@ class Rollouts:
         for model, known in self._models.items():
             if model.name == model_name and known.core is not None and known.new is not None:
                 return model, known, known.core, known.new
-        raise NotFound(f"no version of model '{model_name}' is rolled out")
+        raise NotFound(f"no version of model '{echo(model_name)}' is rolled out")
 
     def _begin(self, model: ModelId, known: _Model, old: Served, new: Served, plan: RolloutPlan) -> None:
         kept, known.kept = known.kept, None
@@ -427,13 +435,26 @@ def _key(plan: RolloutPlan, request: InferenceRequest) -> bytes | None:
 
 def _difference(old: ModelDescription, new: ModelDescription) -> str:
     """The reason why requests for the old version cannot be sent to the new one; "": they can."""
+    if old.decoupled != new.decoupled:
+        return "it is decoupled, the old version is not" if new.decoupled else "the old version is decoupled, it is not"
+    if new.max_batch_size < old.max_batch_size or new.batches != old.batches:
+        return f"its max_batch_size is {new.max_batch_size}, that of the old version is {old.max_batch_size}"
     for kind in ("inputs", "outputs"):
-        before = {each.name: (each.datatype, each.shape) for each in getattr(old, kind)}
-        now = {each.name: (each.datatype, each.shape) for each in getattr(new, kind)}
+        before = {each.name: each for each in getattr(old, kind)}
+        now = {each.name: each for each in getattr(new, kind)}
         for name in sorted(before.keys() | now.keys()):
-            if before.get(name) != now.get(name):
-                return f"its {kind} are not those of the old version: '{name}' differs"
+            if differs := _tensor_difference(before.get(name), now.get(name)):
+                return f"its {kind} are not those of the old version: '{name}' {differs}"
     return ""
+
+
+def _tensor_difference(old: TensorDescription | None, new: TensorDescription | None) -> str:
+    """The reason why one of a request for the old version does not fit the new one; "": it does."""
+    if old is None or new is None or (old.datatype, old.shape) != (new.datatype, new.shape):
+        return "differs"
+    if old.optional and not new.optional:
+        return "is not optional any more"
+    return "has no allow_ragged_batch any more" if old.ragged and not new.ragged else ""
 
 
 def _arm(version: int, core: RolloutCore, arm: Arm) -> RolloutArm:

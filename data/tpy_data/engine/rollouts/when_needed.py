@@ -11,6 +11,7 @@ import trio
 
 from tpy.clock import Clock
 from tpy.config.rollout import PARAMETER
+from tpy.echo import echo
 from tpy.errors import NotFound
 from tpy.ids import ModelId
 from tpy.messages import RolloutStatus
@@ -71,7 +72,7 @@ class RolloutsWhenNeeded:
 
     def _get(self, model_name: str) -> Rollouts:
         if self._begun is None:
-            raise NotFound(f"no version of model '{model_name}' is rolled out")
+            raise NotFound(f"no version of model '{echo(model_name)}' is rolled out")
         return self._begun
 
     def _turn(self, model: ModelId, served: ServedModel) -> tuple[Served, Answering] | None:
