@@ -205,8 +205,10 @@ class Rig:
         *,
         directory: Path = Path("repository/m"),
         namespace: str = "",
+        content: str = "",
     ) -> int:
-        """Desire these versions; a mapping gives their generations, else they get a new one. Returns the newest."""
+        """Desire these versions; a mapping gives their generations, else they get a new one. Returns the newest. `content` is
+        that of their files."""
         model = ModelId(model_config.name, namespace)
         if not isinstance(versions, Mapping):
             generation = self.writer.next_generation(model) if versions else 0
@@ -214,7 +216,10 @@ class Rig:
         self.revision += 1
         wanted = {
             Version(version): DesiredVersion(
-                version=Version(version), generation=Generation(generation), directory=directory / str(version)
+                version=Version(version),
+                generation=Generation(generation),
+                directory=directory / str(version),
+                content=frozenset({(content,)}),
             )
             for version, generation in versions.items()
         }

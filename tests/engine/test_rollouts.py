@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import trio
 from trio.testing import MockClock
 
-from tpy.backend import BackendCapabilities, ModelContext
+from tpy.backend import BackendCapabilities, InstancePlacement, ModelContext
 from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter, TransactionPolicy
+from tpy.errors import Internal, NotFound, Unavailable
+from tpy.ids import Generation, ModelId, Version
 from tpy.messages import ModelState
+from tpy.state import ObservedKey
 
-from .fakes import Rig, ScriptedBackend, config, rig
+from .fakes import Rig, ScriptedBackend, config, instances, request, rig
 
 STEPS = [{"percent": 50, "seconds": 3600}, {"percent": 60, "seconds": 3600}]
 
@@ -33,17 +38,23 @@ async def versions_of(r: Rig, count: int) -> list[int]:
     return [(await r.submit().wait()).model_version for _ in range(count)]
 
 
+def remark(r: Rig, version: int, generation: int) -> str:
+    """The one that the index has."""
+    return r.store.snapshot().observed[ObservedKey(ModelId("m", ""), Version(version), Generation(generation))].remark
+
+
 class Completing(ScriptedBackend):
-    """Fills in what the files of version 2 say."""
+    """Fills in what the files of one version say."""
 
     capabilities = BackendCapabilities(name="fake", default_model_filename="model.fake", decoupled=True, ragged=True)
 
-    def __init__(self, complete: Callable[[ModelConfig], ModelConfig]) -> None:
+    def __init__(self, complete: Callable[[ModelConfig], ModelConfig], version: int = 2) -> None:
         super().__init__()
         self._complete = complete
+        self._version = version
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
-        return self._complete(context.config) if context.version == 2 else context.config
+        return self._complete(context.config) if context.version == self._version else context.config
 
 
 def changed(model: ModelConfig, **changes: Any) -> ModelConfig:
@@ -85,3 +96,110 @@ async def test_versions_that_differ_share_no_requests(
         assert (status.reason, status.percent) == (reason, 0 if reason else 50)
         if not model.decoupled:
             assert await versions_of(r, 4) == ([1, 1, 1, 1] if reason else [1, 2, 1, 2])
+
+
+def kept(folder: Path, **line: Any) -> Path:
+    file = folder / "rollouts.json"
+    file.write_text(json.dumps({"m": {"version": 1, "new": 2} | line}))
+    return file
+
+
+def slow_old() -> ScriptedBackend:
+    """The instance of version 1 has a name, and takes a minute."""
+    named = msgspec.structs.replace(instances(1)[0], name="slow")
+    return Completing(lambda config: changed(config, instance_group=(named,)), version=1)
+
+
+def loading_ms(worker: str) -> int:
+    return 60_000 if worker.startswith("slow") else 20
+
+
+@pytest.mark.parametrize(
+    ("line", "then"),
+    [
+        ({"state": "rolled back", "reason": "bad"}, [1, 1, 1, 1]),
+        ({"state": "running", "step": 1}, [1, 2, 1, 2, 2]),
+        ({"new": 0}, [1, 2, 1, 2]),
+    ],
+    ids=["rolled back", "running", "not begun"],
+)
+async def test_none_answers_while_the_old_version_is_still_loading(
+    autojump_clock: MockClock, tmp_path: Path, line: Mapping[str, Any], then: list[int]
+) -> None:
+    async with rig(backend=slow_old(), load_ms=loading_ms, rollout_file=kept(tmp_path, **line)) as r:
+        r.want(MODEL, {1: 1, 2: 1})
+        await r.wait_state(2, 1, ModelState.READY)
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="version 1 is not at ready state"):
+                r.submit()
+            await trio.sleep(5)
+        assert (await r.submit(request(model_version=2)).wait()).model_version == 2
+        await r.wait_state(1, 1, ModelState.READY)
+        assert await versions_of(r, len(then)) == then
+
+
+async def test_the_new_version_answers_when_the_old_one_failed_to_load(autojump_clock: MockClock, tmp_path: Path) -> None:
+    backend = slow_old()
+
+    def fails(placement: InstancePlacement) -> None:
+        if placement.name.startswith("slow"):
+            raise Internal("made to fail")
+
+    backend.on_create = fails
+    async with rig(backend=backend, load_ms=loading_ms, rollout_file=kept(tmp_path, state="rolled back", reason="bad")) as r:
+        r.want(MODEL, {1: 1, 2: 1})
+        await r.wait_state(2, 1, ModelState.READY)
+        with pytest.raises(Unavailable):
+            r.submit()
+        await r.wait_state(1, 1, ModelState.UNAVAILABLE)
+        await r.store.wait_for(lambda _: remark(r, 2, 1) == "version 1 is not available, so it gets all requests")
+        assert await versions_of(r, 2) == [2, 2]
+        backend.on_create = lambda placement: None
+        r.want(MODEL, {1: 2, 2: 1})
+        await r.wait_state(1, 2, ModelState.LOADING)
+        assert await versions_of(r, 2) == [2, 2], "it goes on answering while the old one is tried again"
+        await r.wait_state(1, 2, ModelState.READY)
+        assert await versions_of(r, 2) == [1, 1]
+        await r.store.wait_for(lambda _: remark(r, 2, 1) == "rolled back: bad")
+
+
+async def begin(r: Rig, **fields: Any) -> None:
+    """Load version 2 beside version 1."""
+    await r.serve(MODEL)
+    generation = r.want(MODEL, {1: 1, 2: 2}, **fields)
+    await r.wait_state(2, generation, ModelState.READY)
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+async def test_a_rollback_outlives_an_unload(autojump_clock: MockClock, tmp_path: Path, has_file: bool) -> None:
+    file = tmp_path / "rollouts.json"
+    async with rig(rollout_file=file if has_file else None) as r:
+        await begin(r)
+        r.plane.rollouts.roll_back("m")
+        for generation, content in ((3, ""), (5, "other")):
+            r.want(MODEL, ())
+            await r.store.wait_for(lambda _: all(state == "UNAVAILABLE" for state, _ in r.states().values()))
+            with pytest.raises(NotFound):
+                r.plane.rollouts.status("m")
+            r.want(MODEL, {1: generation, 2: generation}, content=content)
+            await r.wait_state(1, generation, ModelState.READY)
+            await r.wait_state(2, generation, ModelState.READY)
+            assert await versions_of(r, 4) == ([1, 2, 1, 2] if content else [1, 1, 1, 1])
+        line = {"version": 1, "new": 2, "step": 0, "state": "running", "reason": "", "format": 1}
+        while has_file and (not file.exists() or json.loads(file.read_text())["m"] != line):
+            await trio.lowlevel.checkpoint()  # a thread writes it
+
+
+async def test_a_version_that_is_gone_is_not_rolled_out(autojump_clock: MockClock) -> None:
+    async with rig() as r:
+        await begin(r)
+        r.plane.rollouts.roll_back("m")
+        r.want(MODEL, {1: 1})
+        await r.wait_state(2, 2, ModelState.UNAVAILABLE)
+        for action in (r.plane.rollouts.status, r.plane.rollouts.promote):
+            with pytest.raises(NotFound, match="no version of model 'm' is rolled out"):
+                action("m")
+        assert await versions_of(r, 2) == [1, 1]
+        r.want(MODEL, {1: 1, 2: 3})
+        await r.wait_state(2, 3, ModelState.READY)
+        assert await versions_of(r, 4) == [1, 2, 1, 2]

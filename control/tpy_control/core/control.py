@@ -166,7 +166,9 @@ class ControlCore:
                 versions[version] = before.desired.versions[version]
                 continue
             generation = self._next_generation(candidate.id)
-            versions[version] = DesiredVersion(version=version, generation=generation, directory=scan.directory)
+            versions[version] = DesiredVersion(
+                version=version, generation=generation, directory=scan.directory, content=scan.content
+            )
         revision = 1 if old is None else old.config_revision + (0 if same_config else 1)
         desired = DesiredModel(
             id=candidate.id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -325,7 +325,7 @@ async def open_data_plane(
     table = ServingTable()
     inference = EngineInference(table, store, clock=clock, model_namespacing=options.model_namespacing)
     calls = EngineCalls(inference, observers)
-    rollouts = RolloutsWhenNeeded(table, partial(_desired, store), clock)
+    rollouts = RolloutsWhenNeeded(table, store.snapshot, clock)
     if options.rollout_file is not None:
         await rollouts.read(options.rollout_file)
     tenancy = None
@@ -422,12 +422,6 @@ def _is_engine(served: Served) -> bool:
     """True for a model that an engine runs, token by token."""
     engine = served.executing_engine
     return isinstance(engine, VersionEngine) and engine.is_engine
-
-
-def _desired(store: ModelStateStore, model: ModelId) -> Collection[int]:
-    """The versions that a model is to have."""
-    desired = store.snapshot().desired.get(model)
-    return () if desired is None else desired.versions
 
 
 async def _shut_down(reconciler: Reconciler, timeout_ns: int) -> None:

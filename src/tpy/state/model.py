@@ -16,11 +16,13 @@ UNLOADED = "unloaded"
 
 
 class DesiredVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """One version to serve. A new `generation` means: load anew beside the old one, switch, drain and unload the old one."""
+    """One version to serve. A new `generation` means: load anew beside the old one, switch, drain and unload the old one. The
+    `content` of its files is equal exactly if the files are; empty if it is not known."""
 
     version: Version
     generation: Generation
     directory: Path
+    content: frozenset[tuple[str | int, ...]] = frozenset()
 
 
 class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -19,23 +19,25 @@ from tpy.config.rollout import RolloutPlan, rollout_plan
 from tpy.echo import echo
 from tpy.errors import ErrorCode, NotFound, TpyError, Unavailable
 from tpy.files import UnusableFile, read_file, replace_file
-from tpy.ids import ModelId
+from tpy.ids import ModelId, Version
 from tpy.limits import ROLLOUT_FILE_BYTES_MAX, ROLLOUT_LOOK_S
 from tpy.messages import (
     InferenceRequest,
     InferenceResponse,
     ModelDescription,
+    ModelState,
     RolloutArm,
     RolloutStatus,
     TensorDescription,
 )
 from tpy.services import ResponseSink
+from tpy.state import UNLOADED, DesiredVersion, Snapshot
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.rollouts import RolloutShare, rollout_families
 from tpy_data.engine.requests.handle import EngineHandle
 from tpy_data.engine.rollouts.core.rollout import Arm, Decision, RolloutCore, RolloutState
 from tpy_data.engine.serving.served_copy import ServedCopy, next_copy_number
-from tpy_data.engine.serving.serving_table import Served, ServedModel, ServingTable
+from tpy_data.engine.serving.serving_table import Awaited, Served, ServedModel, ServingTable, Turned
 
 if TYPE_CHECKING:
     from tpy_data.engine.rollouts.shadow import Shadows
@@ -74,9 +76,11 @@ _DECODER = msgspec.json.Decoder(dict[str, Kept])
 
 class _Model:
     """A model with a plan. `old` is the version that answers; `new` the newer one that is rolled out by `core`, or was. `differs`
-    is the reason why the two cannot share requests, "" if they can: it waits, as both may be about to be loaded anew."""
+    is the reason why the two cannot share requests, "" if they can: it waits, as both may be about to be loaded anew. `kept` is
+    what goes on when both are there again, if the files of the new one still have `content`; an empty one is not compared.
+    `awaits`: none answers until the old version is there; `deputy` is the newer one that answers because the old one failed."""
 
-    __slots__ = ("core", "differs", "kept", "new", "old", "split")
+    __slots__ = ("awaits", "content", "core", "deputy", "differs", "kept", "new", "old", "split")
 
     def __init__(self, old: int, kept: Kept | None) -> None:
         self.old = old
@@ -85,9 +89,15 @@ class _Model:
         self.core: RolloutCore | None = None
         self.split: Split | None = None
         self.differs = ""
+        self.content: frozenset[tuple[str | int, ...]] = frozenset()
+        self.awaits = False
+        self.deputy: Served | None = None
 
     def note(self) -> None:
         """Have the index say how far the new version is."""
+        if self.deputy is not None:
+            self.deputy.note(f"version {self.old} is not available, so it gets all requests")
+            return
         if self.new is None or self.core is None:
             return
         match self.core.state:
@@ -111,6 +121,11 @@ class _Model:
             self.new.note("")
         self.new, self.core, self.split = None, None, None
 
+    def suspend(self) -> None:
+        """The versions are unloaded, and may be loaded again: then the rollout goes on."""
+        self.kept = self.line()
+        self.forget_new()
+
     def line(self) -> Kept:
         """Its entry in the file."""
         if self.core is None or self.new is None:
@@ -125,14 +140,14 @@ class Rollouts:
     def __init__(
         self,
         table: ServingTable,
-        desired: Callable[[ModelId], Collection[int]],
+        snapshot: Callable[[], Snapshot],
         clock: Clock,
         file: Path | None = None,
         kept: Mapping[str, Kept] = MappingProxyType({}),
     ) -> None:
-        """`desired` are the versions that a model is to have, `kept` is what the file had."""
+        """`snapshot` says which versions a model is to have, and how far they are; `kept` is what the file had."""
         self._table = table
-        self._desired = desired
+        self._snapshot = snapshot
         self._clock = clock
         self._file = file
         self._kept = dict(kept)
@@ -159,6 +174,8 @@ class Rollouts:
             for model, known in tuple(self._models.items()):
                 if known.core is not None and (decision := known.core.tick(now_ns)) is not None:
                     self._decided(model, known, decision)
+                if known.awaits:
+                    self._look_after(model, known)
             changed, self._changed, self._woken = self._changed, set(), trio.Event()
             for model in changed:
                 self._table.reconsider(model)
@@ -166,41 +183,42 @@ class Rollouts:
                     now_known.note()
             if changed and self._file is not None:
                 await self._keep(self._file)
-            is_running = any(known.core is not None and known.core.due_ns() is not None for known in self._models.values())
+            is_running = any(
+                known.awaits or (known.core is not None and known.core.due_ns() is not None) for known in self._models.values()
+            )
             with trio.move_on_after(ROLLOUT_LOOK_S if is_running else float("inf")):
                 await self._woken.wait()
 
-    def turn(self, model: ModelId, served: ServedModel) -> tuple[Served, ServedCopy | Split] | None:
+    def turn(self, model: ModelId, served: ServedModel) -> Turned | None:
         """The version that a request without version is described by, and what takes it; None: the newest, as without rollouts.
         Called when a version of the model comes or goes."""
         newest = served.newest
-        plan = None if newest is None else rollout_plan(newest.served_copy.config)
-        if newest is None or plan is None:
+        if newest is None:
+            return None
+        plan = rollout_plan(newest.served_copy.config)
+        if plan is None:
             if (gone := self._models.pop(model, None)) is not None:
                 gone.forget_new()
                 self._change(model)
             return None
-        known = self._models.get(model)
-        if known is None:
-            kept = self._kept.pop(str(model), None)
-            # All that a model has at first is there on purpose, in whichever order its versions are loaded.
-            known = _Model(max(self._desired(model), default=newest.version) if kept is None else kept.version, kept)
-            self._models[model] = known
-            self._change(model)
+        known = self._known(model, newest)
+        if known.new is not None and known.new.version not in served.versions:
+            self._new_went(model, known, known.new)
+        if known.core is not None and known.core.state is RolloutState.PROMOTED and known.new is newest:
+            known.old = newest.version
+            known.forget_new()
+            return None
         old = served.versions.get(known.old)
         if old is None or not old.accepts:
-            if known.old not in self._desired(model) and newest.version != known.old:
-                self._went(model, known, newest)
-            return None
+            awaited = self._without_old(model, known, old, newest)
+            known.awaits = awaited is not None
+            return awaited
+        known.awaits, known.deputy = False, None
         if newest.version <= known.old:
             return None
         if known.new is not newest or known.core is None:
             self._begin(model, known, old, newest, plan)
         assert known.core is not None
-        if known.core.state is RolloutState.PROMOTED:
-            known.old = newest.version
-            known.forget_new()
-            return None
         if known.core.state is RolloutState.ROLLED_BACK:
             return old, old.served_copy
         if known.split is None or (known.split.old, known.split.new) != (old.served_copy, newest.served_copy):
@@ -266,9 +284,68 @@ class Rollouts:
                 return model, known, known.core, known.new
         raise NotFound(f"no version of model '{echo(model_name)}' is rolled out")
 
+    def _known(self, model: ModelId, newest: Served) -> _Model:
+        """The model, from now on, if it was not known."""
+        known = self._models.get(model)
+        if known is not None:
+            return known
+        kept = self._kept.pop(str(model), None)
+        if kept is not None and kept.state is RolloutState.PROMOTED:
+            kept = Kept(kept.new)
+        # All that a model has at first is there on purpose, in whichever order its versions are loaded.
+        known = _Model(max(self._wanted(model), default=newest.version) if kept is None else kept.version, kept)
+        self._models[model] = known
+        self._change(model)
+        return known
+
+    def _wanted(self, model: ModelId) -> Mapping[Version, DesiredVersion]:
+        """The versions that a model is to have; empty while it is unloaded as a whole."""
+        desired = self._snapshot().desired.get(model)
+        return {} if desired is None else desired.versions
+
+    def _has_failed(self, model: ModelId, version: int) -> bool:
+        """Returns whether a version that is to be there could not be loaded, or fell."""
+        snapshot = self._snapshot()
+        desired = snapshot.desired.get(model)
+        seen = None if desired is None else snapshot.observed_of(desired).get(Version(version))
+        return seen is not None and seen.state is ModelState.UNAVAILABLE and seen.reason != UNLOADED
+
+    def _look_after(self, model: ModelId, known: _Model) -> None:
+        """See whether the old version, which is awaited, is still to come. Its failure does not change the table."""
+        wanted = self._wanted(model)
+        if self._table.model(model) is None:
+            known.awaits = False
+        elif (wanted and known.old not in wanted) or self._has_failed(model, known.old):
+            self._change(model)
+
+    def _without_old(self, model: ModelId, known: _Model, old: Served | None, newest: Served) -> Awaited | None:
+        """As `turn`, where the old version takes no requests. One that was not tried, or failed, does not get them all because it
+        was loaded faster, or is unloaded later."""
+        wanted = self._wanted(model)
+        if wanted and known.old not in wanted:
+            if newest.version != known.old:
+                self._went(model, known, newest)
+            return None
+        if newest.version <= known.old or known.deputy is newest:
+            return None
+        if old is None and not self._has_failed(model, known.old):
+            if known.core is not None:
+                known.suspend()
+            if not known.awaits:
+                self._change(model)
+            return Awaited(known.old)
+        about = {"model": str(model), "new": newest.version, "old": known.old}
+        _log.error("model '%(model)s': version %(old)s is not available, so %(new)s gets all requests", about)
+        known.deputy = newest
+        self._change(model)
+        return None
+
     def _begin(self, model: ModelId, known: _Model, old: Served, new: Served, plan: RolloutPlan) -> None:
+        wanted = self._wanted(model).get(new.version)
+        before, known.content = known.content, frozenset() if wanted is None else wanted.content
         kept, known.kept = known.kept, None
-        kept = kept if kept is not None and kept.new == new.version else None
+        if kept is not None and (kept.new != new.version or (before and before != known.content)):
+            kept = None
         known.new, known.split = new, None
         known.core = core = RolloutCore(plan, self._clock.now_ns(), step=0 if kept is None else kept.step)
         if kept is not None and kept.state is RolloutState.ROLLED_BACK:
@@ -282,6 +359,14 @@ class Rollouts:
             _log.info(text, about)
         self._change(model)
 
+    def _new_went(self, model: ModelId, known: _Model, new: Served) -> None:
+        """The new version is not there any more."""
+        wanted = self._wanted(model)
+        known.suspend()
+        if wanted and new.version not in wanted:
+            known.kept = None
+        self._change(model)
+
     def _went(self, model: ModelId, known: _Model, newest: Served) -> None:
         """The old version is not to be there any more."""
         about = {"model": str(model), "new": newest.version, "old": known.old}
@@ -290,8 +375,9 @@ class Rollouts:
                 "model '%(model)s': version %(old)s is gone, so %(new)s gets all requests; the version_policy can keep both",
                 about,
             )
-        known.old, known.kept = newest.version, None
+        known.old, known.kept, known.deputy = newest.version, None, None
         known.forget_new()
+        newest.note("")
         self._change(model)
 
     def _copying(self) -> Shadows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +15,9 @@ from tpy.echo import echo
 from tpy.errors import NotFound
 from tpy.ids import ModelId
 from tpy.messages import RolloutStatus
+from tpy.state import Snapshot
 from tpy.telemetry.exposition import MeasuredFamily
-from tpy_data.engine.serving.serving_table import Answering, Served, ServedModel, ServingTable
+from tpy_data.engine.serving.serving_table import ServedModel, ServingTable, Turned
 
 if TYPE_CHECKING:
     from tpy_data.engine.rollouts.rollouts import Rollouts
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 class RolloutsWhenNeeded:
     """See the module. Sets the `turn` of the table. On the Trio thread; `run` is a task of the data plane's nursery."""
 
-    def __init__(self, table: ServingTable, desired: Callable[[ModelId], Collection[int]], clock: Clock) -> None:
-        """`desired` are the versions that a model is to have."""
+    def __init__(self, table: ServingTable, snapshot: Callable[[], Snapshot], clock: Clock) -> None:
+        """`snapshot` says which versions a model is to have, and how far they are."""
         self.on_decision: Callable[[Mapping[str, object]], None] = lambda facts: None
         """Told of each decision: the model, the versions, the state, why."""
         self._table = table
-        self._desired = desired
+        self._snapshot = snapshot
         self._clock = clock
         self._begun: Rollouts | None = None
         self._nursery: trio.Nursery | None = None
@@ -75,7 +76,7 @@ class RolloutsWhenNeeded:
             raise NotFound(f"no version of model '{echo(model_name)}' is rolled out")
         return self._begun
 
-    def _turn(self, model: ModelId, served: ServedModel) -> tuple[Served, Answering] | None:
+    def _turn(self, model: ModelId, served: ServedModel) -> Turned | None:
         if served.newest is None or not served.newest.served_copy.config.parameter(PARAMETER, ""):
             return None
         from tpy_data.engine.rollouts.rollouts import Rollouts  # few servers need it
@@ -86,7 +87,7 @@ class RolloutsWhenNeeded:
         self.on_decision(facts)
 
     def _begin(self, make: Callable[..., Rollouts]) -> Rollouts:
-        self._begun = rollouts = make(self._table, self._desired, self._clock)
+        self._begun = rollouts = make(self._table, self._snapshot, self._clock)
         rollouts.on_decision = self._tell
         if self._nursery is not None:
             self._nursery.start_soon(rollouts.run)

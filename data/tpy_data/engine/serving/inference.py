@@ -14,7 +14,7 @@ from tpy.messages import ModelState
 from tpy.messages.allowed import with_hint
 from tpy.state import UNLOADED, ModelStateStore, ObservedVersion
 from tpy_data.engine.sequences.sequence_peers import LiveSequencesOnly
-from tpy_data.engine.serving.serving_table import Answering, Served, ServingTable
+from tpy_data.engine.serving.serving_table import Answering, Served, ServedModel, ServingTable
 from tpy_data.schedulers.core import Outcome
 
 _REASON_CHARACTERS_MAX = 400
@@ -114,7 +114,7 @@ class EngineInference:
             return self._find(*found_as)
         error = self._why_not(model_name, version)
         if model is not None:  # switched in, while its instances are started again
-            served = model.versions.get(max(model.versions) if version is None else version)
+            served = model.versions.get(_needed(model) if version is None else version)
             error.wait_s = None if served is None else served.retry_s()
         raise error
 
@@ -127,8 +127,9 @@ class EngineInference:
         if version is None:
             if model is None:
                 return NotFound(with_hint(f"{about} has no available versions", _reason_of(observed)))
-            # A version is switched in, but its instances have failed and are being replaced: worth another try later.
-            return Unavailable(f"{about} version {max(model.versions)} is not at ready state")
+            # A version is switched in, but its instances have failed and are being replaced, or it is rolled out and the one
+            # before it is still being loaded: worth another try later.
+            return Unavailable(f"{about} version {_needed(model)} is not at ready state")
         gone = any(key.version == version for key in self._table.have_served if key.model.name == model_name)
         if gone or any(each.key.version == version and each.state is not ModelState.UNKNOWN for each in observed):
             reason = _reason_of([each for each in observed if each.key.version == version])
@@ -148,6 +149,11 @@ class EngineInference:
             message = with_hint(f"Request for unknown model: '{echo(model_name)}' is not found", _first_line(refused))
             # Triton's code for the same text depends on the flag.
             raise InvalidArgument(message) if self._model_namespacing else NotFound(message)
+
+
+def _needed(model: ServedModel) -> int:
+    """The version that requests without one get when it is ready."""
+    return max(model.versions) if model.awaited is None else model.awaited
 
 
 def _reason_of(observed: Iterable[ObservedVersion]) -> str:

@@ -149,22 +149,35 @@ class Answering(Protocol):
         ...
 
 
+class Awaited(NamedTuple):
+    """Requests without a version get none until this one is there, or has failed."""
+
+    version: int
+
+
+Turned = tuple[Served, Answering] | Awaited
+"""A version that requests without one are described by and what answers them, or the version that they need."""
+
+
 class ServedModel:
     """The versions of a model that are switched in; `newest` is what a request without version gets: one that is ready, if there
-    is any. `turned` are another one and what answers in its place, while a version is rolled out. `resolved` has what requests
-    get that ask for a version, or for None, as far as it accepts them. Immutable: a change makes a new one, so that a switch is
-    one assignment."""
+    is any. `turned` are another one and what answers in its place, while a version is rolled out, or the version that is
+    `awaited`: then there is no `newest`. `resolved` has what requests get that ask for a version, or for None, as far as it
+    accepts them. Immutable: a change makes a new one, so that a switch is one assignment."""
 
-    __slots__ = ("newest", "resolved", "versions")
+    __slots__ = ("awaited", "newest", "resolved", "versions")
 
-    def __init__(self, versions: Mapping[int, Served], turned: tuple[Served, Answering] | None = None) -> None:
+    def __init__(self, versions: Mapping[int, Served], turned: Turned | None = None) -> None:
         self.versions = dict(sorted(versions.items()))
         ready = [served for served in self.versions.values() if served.ready]
         accepting = [served for served in self.versions.values() if served.accepts]
         usable = ready or accepting
         self.newest: Served | None = usable[-1] if usable else None
         self.resolved: dict[int | None, Answering] = {served.version: served.served_copy for served in accepting}
-        if turned is not None:
+        self.awaited: int | None = None
+        if isinstance(turned, Awaited):
+            self.newest, self.awaited = None, turned.version
+        elif turned is not None:
             self.newest, self.resolved[None] = turned
         elif self.newest is not None:
             self.resolved[None] = self.newest.served_copy
@@ -183,7 +196,7 @@ class ServingTable:
         self.sequences = SequencePeers()
         """The live sequences, whatever is switched in."""
         self._watchers: dict[str, list[Callable[[], None]]] = {}
-        self.turn: Callable[[ModelId, ServedModel], tuple[Served, Answering] | None] = lambda model, served: None
+        self.turn: Callable[[ModelId, ServedModel], Turned | None] = lambda model, served: None
         """Asked at each change of a model: which version requests without one are described by, and what takes them; None: the
         newest does."""
 
