@@ -9,7 +9,19 @@ from tpy.units import NS_PER_S
 from tpy_data.engine.rollouts.core.rollout import Arm, Decision, RolloutCore, RolloutState
 
 _STEPS = (30, 60, 120)
-_RULES = ("new", "old", "failed", "compared", "differs", "advanced", "promoted", "rolled back", "late", "again")
+_RULES = (
+    "new",
+    "old",
+    "failed",
+    "compared",
+    "differs",
+    "advanced",
+    "promoted",
+    "rolled back",
+    "late",
+    "again",
+    "of an earlier step",
+)
 _INVARIANT = "a rollout's shares, steps and gates follow from its requests and the time"
 
 
@@ -54,11 +66,12 @@ def run_history(chance: Chance, core: RolloutCore) -> int:
         if chance.random() < 0.7:
             arm = core.choose()
             failed = chance.random() < 0.1
-            decision = core.ended(arm, failed=failed, latency_ns=chance.randrange(NS_PER_S))
-            chance.took(arm.value)
+            late = chance.choice((0, 0, 0, 0, 0, 0, 0, 1))
+            decision = core.ended(arm, core.begun - late, failed=failed, latency_ns=chance.randrange(NS_PER_S))
+            chance.took("of an earlier step" if late else arm.value)
             chosen.append(arm)
             due = False
-            if arm is Arm.NEW and state is RolloutState.RUNNING:
+            if arm is Arm.NEW and state is RolloutState.RUNNING and not late:
                 new.append(failed)
                 most = plan.max_error_percent
                 due = failed and most is not None and sum(new) * 100 > most * max(len(new), plan.min_requests)
@@ -70,9 +83,11 @@ def run_history(chance: Chance, core: RolloutCore) -> int:
                 chance.took("rolled back")
         elif chance.random() < 0.5:
             differs = chance.random() < 0.1
-            decision = core.answers_compared("differs" if differs else "")
+            late = chance.choice((0, 0, 0, 0, 0, 0, 0, 1))
+            decision = core.answers_compared("differs" if differs else "", core.begun - late)
             due = False
-            if state is RolloutState.RUNNING and step < len(stages) and (shadow := stages[step]) is plan.shadow:
+            counts = state is RolloutState.RUNNING and step < len(stages) and not late
+            if counts and (shadow := stages[step]) is plan.shadow:
                 compared.append(differs)
                 most = shadow.max_disagreement_percent
                 due = differs and most is not None and sum(compared) * 100 > most * max(len(compared), plan.min_requests)

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tpy.backend import BackendCapabilities, InstancePlacement, ModelContext
+from tpy.backend import BackendCapabilities, ExecutionBatch, ExecutionResult, InstancePlacement, ModelContext
 from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter, TransactionPolicy
 from tpy.errors import Internal, NotFound, Unavailable
@@ -21,6 +21,7 @@ from tpy.messages import ModelState
 from tpy.state import ObservedKey
 
 from .fakes import Rig, ScriptedBackend, config, instances, request, rig
+from .sequences import STATE, direct, of, sequence_backend, sequence_config, summing
 
 STEPS = [{"percent": 50, "seconds": 3600}, {"percent": 60, "seconds": 3600}]
 
@@ -203,3 +204,31 @@ async def test_a_version_that_is_gone_is_not_rolled_out(autojump_clock: MockCloc
         r.want(MODEL, {1: 1, 2: 3})
         await r.wait_state(2, 3, ModelState.READY)
         assert await versions_of(r, 4) == [1, 2, 1, 2]
+
+
+async def test_sequences_count_for_the_version_that_answers_them(autojump_clock: MockClock) -> None:
+    model = with_plan(sequence_config(direct(idle_ms=5000, state=(STATE,))), steps=[{"percent": 100, "seconds": 3600}])
+    async with rig(backend=sequence_backend(summing)) as r:
+        await r.serve(model)
+        await r.submit(of(1, 1, start=True)).wait()
+        r.want(model, {1: 1, 2: 2})
+        await r.wait_state(2, 2, ModelState.READY)
+        for _ in range(3):
+            assert (await r.submit(of(1, 1)).wait()).model_version == 1
+        assert (await r.submit(of(2, 1, start=True)).wait()).model_version == 2
+        status = r.plane.rollouts.status("m")
+        assert (status.old.ended, status.new.ended) == (3, 1)
+
+
+async def test_a_request_that_began_before_the_step_does_not_count(autojump_clock: MockClock) -> None:
+    def fails(batch: ExecutionBatch) -> list[ExecutionResult]:
+        raise Internal("made to fail")
+
+    async with rig(backend=ScriptedBackend(fails), latency_ms=1000) as r:
+        await begin(r)
+        sinks = [r.submit() for _ in range(2)]
+        r.plane.rollouts.roll_back("m")
+        r.plane.rollouts.start("m")
+        assert {(await sink.wait()).model_version for sink in sinks} == {1, 2}
+        status = r.plane.rollouts.status("m")
+        assert (status.state, status.old.ended, status.new.ended) == ("running", 0, 0)

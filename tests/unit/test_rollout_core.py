@@ -88,7 +88,7 @@ def test_a_key_stays_with_its_version_and_none_goes_back() -> None:
     first = {key for key in keys if core.choose(key) is Arm.NEW}
     assert {key for key in keys if core.choose(key) is Arm.NEW} == first
     assert abs(len(first) - 400) < 80
-    core.ended(Arm.NEW, failed=False, latency_ns=1)
+    core.ended(Arm.NEW, core.begun, failed=False, latency_ns=1)
     assert core.tick(1) is not None
     second = {key for key in keys if core.choose(key) is Arm.NEW}
     assert first < second
@@ -97,21 +97,21 @@ def test_a_key_stays_with_its_version_and_none_goes_back() -> None:
 
 def test_failures_roll_back_at_once_and_within_the_share() -> None:
     core = RolloutCore(PLAN, 0)
-    assert core.ended(Arm.OLD, failed=True, latency_ns=1) is None, "the old version has no gate"
-    decision = core.ended(Arm.NEW, failed=True, latency_ns=1)
+    assert core.ended(Arm.OLD, core.begun, failed=True, latency_ns=1) is None, "the old version has no gate"
+    decision = core.ended(Arm.NEW, core.begun, failed=True, latency_ns=1)
     assert decision is not None
     assert (decision.state, decision.percent) == (RolloutState.ROLLED_BACK, 0.0)
     assert decision.reason == "1 of 1 requests failed (100 %); at most 1 % of 20 are allowed"
     assert {core.choose() for _ in range(300)} == {Arm.OLD}
-    assert core.ended(Arm.NEW, failed=True, latency_ns=1) is None, "it is over"
+    assert core.ended(Arm.NEW, core.begun, failed=True, latency_ns=1) is None, "it is over"
     assert (core.tick(10**18), core.due_ns()) == (None, None)
 
 
 def test_as_many_failures_as_the_gate_allows_are_none() -> None:
     core = RolloutCore(RolloutPlan(steps=(RolloutStep(10, 0),), max_error_percent=5, min_requests=100), 0)
     for number in range(100):
-        assert core.ended(Arm.NEW, failed=number < 5, latency_ns=1) is None
-    assert core.ended(Arm.NEW, failed=True, latency_ns=1) is not None
+        assert core.ended(Arm.NEW, core.begun, failed=number < 5, latency_ns=1) is None
+    assert core.ended(Arm.NEW, core.begun, failed=True, latency_ns=1) is not None
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_as_many_failures_as_the_gate_allows_are_none() -> None:
 def test_a_slow_version_is_rolled_back_at_the_end_of_the_step(gates: dict[str, float], reason: str) -> None:
     core = RolloutCore(RolloutPlan(steps=(RolloutStep(50, 10),), min_requests=10, **gates), 0)
     for _ in range(10):
-        core.ended(Arm.OLD, failed=False, latency_ns=NS_PER_MS)
-        core.ended(Arm.NEW, failed=False, latency_ns=10 * NS_PER_MS)
+        core.ended(Arm.OLD, core.begun, failed=False, latency_ns=NS_PER_MS)
+        core.ended(Arm.NEW, core.begun, failed=False, latency_ns=10 * NS_PER_MS)
     assert core.tick(10 * NS_PER_S - 1) is None
     decision = core.tick(10 * NS_PER_S)
     assert decision is not None
@@ -139,15 +139,15 @@ def test_a_version_that_answers_otherwise_never_answers_a_request() -> None:
     assert (core.step, core.steps, core.percent) == (0, 4, 0.0)
     assert sum(core.copies() for _ in range(100)) == 50
     assert {core.choose() for _ in range(100)} == {Arm.OLD}
-    assert core.answers_compared("") is None
-    decision = core.answers_compared("output 'Y' [0] is 2, was 1")
+    assert core.answers_compared("", core.begun) is None
+    decision = core.answers_compared("output 'Y' [0] is 2, was 1", core.begun)
     assert decision is not None
     assert (decision.state, decision.percent) == (RolloutState.ROLLED_BACK, 0.0)
     assert (
         decision.reason == "1 of 2 answers differ (50 %); at most 1 % of 20 are allowed; the last one: output 'Y' [0] is 2, was 1"
     )
     assert not any(core.copies() for _ in range(100))
-    assert core.answers_compared("late") is None
+    assert core.answers_compared("late", core.begun) is None
 
 
 def test_a_version_that_fails_one_request_in_twenty_costs_few_of_them() -> None:
@@ -159,7 +159,7 @@ def test_a_version_that_fails_one_request_in_twenty_costs_few_of_them() -> None:
         core = RolloutCore(plan, 0)
         for number in itertools.count():
             arm = core.choose()
-            core.ended(arm, failed=arm is Arm.NEW and chance.random() < 0.05, latency_ns=1)
+            core.ended(arm, core.begun, failed=arm is Arm.NEW and chance.random() < 0.05, latency_ns=1)
             core.tick(number * NS_PER_S // 100)
             if core.state is not RolloutState.RUNNING:
                 break
@@ -180,12 +180,27 @@ def test_a_restart_goes_on_with_its_step() -> None:
 @pytest.mark.parametrize("plan", [PLAN, WITH_SHADOW])
 def test_a_version_that_was_rolled_back_can_begin_again(plan: RolloutPlan) -> None:
     core = RolloutCore(plan, 0, step=2)
-    core.ended(Arm.NEW, failed=True, latency_ns=1)
+    core.ended(Arm.NEW, core.begun, failed=True, latency_ns=1)
     assert core.state is RolloutState.ROLLED_BACK
     decision = core.restart(50 * NS_PER_S, "as asked")
     assert (decision.state, decision.percent, decision.reason) == (RolloutState.RUNNING, core.percent, "as asked")
     assert (core.step, core.reason, core.counts[Arm.NEW].failed) == (0, "", 0)
     assert core.due_ns() == 60 * NS_PER_S, "a step lasts as long as at first"
+
+
+LATE = st.sampled_from((0, 0, 0, 1, 2))
+"""The steps that have begun since a request began."""
+
+
+@pytest.mark.parametrize("plan", [PLAN, WITH_SHADOW])
+def test_requests_of_an_earlier_step_do_not_count(plan: RolloutPlan) -> None:
+    core = RolloutCore(plan, 0)
+    before = core.begun
+    core.roll_back("as asked")
+    core.restart(NS_PER_S, "as asked")
+    assert core.ended(Arm.NEW, before, failed=True, latency_ns=1) is None
+    assert core.answers_compared("differs", before) is None
+    assert (core.state, core.counts[Arm.NEW].ended, core.compared) == (RolloutState.RUNNING, 0, 0)
 
 
 class Beside(RuleBasedStateMachine):
@@ -206,12 +221,12 @@ class Beside(RuleBasedStateMachine):
         if shadow:
             self.core, self.step = RolloutCore(WITH_SHADOW, 0), -1
 
-    @rule(count=st.integers(1, 30), differs=st.booleans())
-    def answers_are_compared(self, count: int, differs: bool) -> None:
+    @rule(count=st.integers(1, 30), differs=st.booleans(), late=LATE)
+    def answers_are_compared(self, count: int, differs: bool, late: int) -> None:
         for number in range(count):
             found = differs and number == 0
-            decision = self.core.answers_compared("differs" if found else "")
-            if self.outcome is RolloutState.RUNNING and self.step == -1:
+            decision = self.core.answers_compared("differs" if found else "", self.core.begun - late)
+            if self.outcome is RolloutState.RUNNING and self.step == -1 and not late:
                 self.differences.append(found)
                 if found and sum(self.differences) > 0.01 * max(len(self.differences), 20):
                     self.outcome = RolloutState.ROLLED_BACK
@@ -219,12 +234,12 @@ class Beside(RuleBasedStateMachine):
                     continue
             assert decision is None
 
-    @rule(count=st.integers(1, 30), failed=st.booleans(), arm=st.sampled_from(Arm), latency_ns=st.integers(0, 10**10))
-    def requests_end(self, count: int, failed: bool, arm: Arm, latency_ns: int) -> None:
+    @rule(count=st.integers(1, 30), failed=st.booleans(), arm=st.sampled_from(Arm), latency_ns=st.integers(0, 10**10), late=LATE)
+    def requests_end(self, count: int, failed: bool, arm: Arm, latency_ns: int, late: int) -> None:
         for number in range(count):
             fails = failed and number == 0
-            decision = self.core.ended(arm, failed=fails, latency_ns=latency_ns)
-            if self.outcome is RolloutState.RUNNING and arm is Arm.NEW:
+            decision = self.core.ended(arm, self.core.begun - late, failed=fails, latency_ns=latency_ns)
+            if self.outcome is RolloutState.RUNNING and arm is Arm.NEW and not late:
                 self.new.append((fails, latency_ns))
                 bad = sum(each for each, _ in self.new)
                 if fails and bad > 0.01 * max(len(self.new), 20):
@@ -279,7 +294,7 @@ TestBeside.settings = settings(max_examples=100, stateful_step_count=30)
 def test_the_percentile_is_exact_within_half_a_percent(latencies: list[int]) -> None:
     core = RolloutCore(PLAN, 0)
     for each in latencies:
-        core.ended(Arm.NEW, failed=False, latency_ns=each)
+        core.ended(Arm.NEW, core.begun, failed=False, latency_ns=each)
     exact = sorted(latencies)[math.ceil(len(latencies) * 0.99) - 1]
     found = core.counts[Arm.NEW].p99_ns()
     assert abs(found - exact) <= max(exact * 0.005, 1_000)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import trio
@@ -450,11 +450,11 @@ class Split:
             return self._submit_to_both(request, sink)
         arm = self._core.choose(_key(self._core.plan, request))
         chosen = self.new if arm is Arm.NEW else self.old
-        begun_ns = self._clock.now_ns()
+        begun = Begun(self._core.begun, self._clock.now_ns())
         try:
-            return chosen.submit(request, _Counted(self, arm, sink, begun_ns, None if arm is Arm.OLD else chosen.description))
+            return chosen.submit(request, _Counted(self, sink, begun, None if arm is Arm.OLD else chosen.description))
         except TpyError as refusal:
-            self.ended(arm, refusal, begun_ns)
+            self.ended(arm, refusal, begun)
             raise
 
     def hold(self) -> None:
@@ -468,42 +468,56 @@ class Split:
         self.new.release()
 
     def _submit_to_both(self, request: InferenceRequest, sink: ResponseSink) -> EngineHandle:
-        core, begun_ns = self._core, self._clock.now_ns()
+        core, begun = self._core, Begun(self._core.begun, self._clock.now_ns())
         assert core.shadow is not None
-        ended = [partial(self.ended, arm, begun_ns=begun_ns) for arm in (Arm.OLD, Arm.NEW)]
-        return self._copying().submit(request, sink, (self.old, self.new), (ended[0], ended[1]), core.shadow, self._compared)
+        ended = [partial(self.ended, arm, begun=begun) for arm in (Arm.OLD, Arm.NEW)]
+        compared = partial(self._compared, begun=begun)
+        return self._copying().submit(request, sink, (self.old, self.new), (ended[0], ended[1]), core.shadow, compared)
 
-    def _compared(self, difference: str) -> None:
-        decision = self._core.answers_compared(difference)
+    def _compared(self, difference: str, begun: Begun) -> None:
+        decision = self._core.answers_compared(difference, begun.step)
         if decision is not None:
             self._decided(decision)
 
-    def ended(self, arm: Arm, error: TpyError | None, begun_ns: int) -> None:
-        """A request is over."""
+    def answered(self, response: InferenceResponse, begun: Begun) -> None:
+        """A request is over. It counts for the version that answered: one of a sequence stays where the sequence is."""
+        for arm, copy in ((Arm.NEW, self.new), (Arm.OLD, self.old)):
+            if response.model_version == copy.version:
+                self.ended(arm, response.error, begun)
+
+    def ended(self, arm: Arm, error: TpyError | None, begun: Begun) -> None:
+        """A request to this version is over."""
         if error is not None and error.code in _OF_CLIENTS:
             return
-        decision = self._core.ended(arm, failed=error is not None, latency_ns=self._clock.now_ns() - begun_ns)
+        latency_ns = self._clock.now_ns() - begun.at_ns
+        decision = self._core.ended(arm, begun.step, failed=error is not None, latency_ns=latency_ns)
         if decision is not None:
             self._decided(decision)
+
+
+class Begun(NamedTuple):
+    """The begin of a request: the number of the step, and the time."""
+
+    step: int
+    at_ns: int
 
 
 class _Counted:
     """Passes responses on, and tells how the last one was. `description` is that of the copy, where the request was decoded for
     another one."""
 
-    __slots__ = ("_arm", "_begun_ns", "_description", "_sink", "_split")
+    __slots__ = ("_begun", "_description", "_sink", "_split")
 
-    def __init__(self, split: Split, arm: Arm, sink: ResponseSink, begun_ns: int, description: ModelDescription | None) -> None:
+    def __init__(self, split: Split, sink: ResponseSink, begun: Begun, description: ModelDescription | None) -> None:
         self._split = split
-        self._arm = arm
         self._sink = sink
-        self._begun_ns = begun_ns
+        self._begun = begun
         self._description = description
 
     def deliver(self, response: InferenceResponse) -> None:
         """See ResponseSink."""
         if response.final:
-            self._split.ended(self._arm, response.error, self._begun_ns)
+            self._split.answered(response, self._begun)
         if self._description is not None and response.described_by is None:
             response = msgspec.structs.replace(response, described_by=self._description)
         self._sink.deliver(response)

@@ -69,7 +69,8 @@ class ArmCounts:
 
 class RolloutCore:
     """One rollout. `step` is where it begins: a restarted server goes on with the step that it had. Of the present step,
-    `compared` answers of both versions to one request were compared, and `differed` of them were not the same."""
+    `compared` answers of both versions to one request were compared, and `differed` of them were not the same. `begun` counts the
+    steps that have begun: a request is told with the number that it began in, and counts in that step only."""
 
     def __init__(self, plan: RolloutPlan, now_ns: int, *, step: int = 0) -> None:
         self.plan = plan
@@ -79,6 +80,7 @@ class RolloutCore:
         self.step = min(step, self.steps - 1)
         self.counts = {Arm.OLD: ArmCounts(), Arm.NEW: ArmCounts()}
         self.compared = self.differed = 0
+        self.begun = 1
         self._since_ns = now_ns
         self._owed = 0.0
 
@@ -107,9 +109,9 @@ class RolloutCore:
             return Arm.NEW if share * 100 < percent else Arm.OLD
         return Arm.NEW if self._owe(percent) else Arm.OLD
 
-    def ended(self, arm: Arm, *, failed: bool, latency_ns: int) -> Decision | None:
+    def ended(self, arm: Arm, begun: int, *, failed: bool, latency_ns: int) -> Decision | None:
         """A request of this version has ended. The decision, if that makes one: the new version has failed too often."""
-        if self.state is not RolloutState.RUNNING:
+        if self.state is not RolloutState.RUNNING or begun != self.begun:
             return None
         counts = self.counts[arm]
         counts.count(failed=failed, latency_ns=latency_ns)
@@ -118,11 +120,11 @@ class RolloutCore:
         reason = self._too_many(counts.failed, counts.ended, "requests failed", self.plan.max_error_percent)
         return self.roll_back(reason) if reason else None
 
-    def answers_compared(self, difference: str) -> Decision | None:
+    def answers_compared(self, difference: str, begun: int) -> Decision | None:
         """Both versions have answered a copied request; `difference` is the first one, "" for none. The decision, if that makes
         one: the versions disagree too often."""
         shadow = self.shadow
-        if shadow is None:
+        if shadow is None or begun != self.begun:
             return None
         self.compared += 1
         self.differed += bool(difference)
@@ -200,6 +202,7 @@ class RolloutCore:
         return self._begin_step(now_ns, reason)
 
     def _begin_step(self, now_ns: int, reason: str) -> Decision:
+        self.begun += 1
         self._since_ns = now_ns
         self._owed = 0.0
         self.compared = self.differed = 0
