@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from tpy.backend import BackendCapabilities, ExecutionBatch, ExecutionResult, InstancePlacement, ModelContext
 from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter, TransactionPolicy
-from tpy.errors import Internal, NotFound, Unavailable
+from tpy.errors import AmbiguousName, Internal, NotFound, Unavailable
 from tpy.ids import Generation, ModelId, Version
 from tpy.messages import ModelState
 from tpy.state import ObservedKey
@@ -232,3 +232,21 @@ async def test_a_request_that_began_before_the_step_does_not_count(autojump_cloc
         assert {(await sink.wait()).model_version for sink in sinks} == {1, 2}
         status = r.plane.rollouts.status("m")
         assert (status.state, status.old.ended, status.new.ended) == ("running", 0, 0)
+
+
+async def test_a_name_of_two_namespaces_is_refused(autojump_clock: MockClock) -> None:
+    async with rig() as r:
+        await begin(r)
+        r.plane.rollouts.roll_back("m")
+        for versions in ({1: 1}, {1: 1, 2: 2}):
+            r.want(MODEL, versions, namespace="n")
+            ready = 2 + len(versions)
+            await r.store.wait_for(
+                lambda seen, ready=ready: sum(each.state is ModelState.READY for each in seen.observed.values()) == ready
+            )
+        for action in (r.plane.rollouts.status, r.plane.rollouts.start, r.plane.rollouts.promote, r.plane.rollouts.roll_back):
+            with pytest.raises(AmbiguousName, match="There are 2 identifiers of model 'm'"):
+                action("m")
+        assert [r.plane.rollouts.status("m", namespace).state for namespace in ("", "n")] == ["rolled back", "running"]
+        shares = {sample.labels.get("namespace"): sample.value for sample in r.plane.rollouts.families()[0].samples}
+        assert shares == {None: 0, "n": 50}

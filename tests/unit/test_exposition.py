@@ -121,7 +121,10 @@ def page(*, openmetrics: bool, more: Sequence[MeasuredFamily] = ()) -> str:
         *budget_families(BudgetUse(9, 5, 1, {"loaded": 2}, 3, {"room": 1}, {"late": 1})),
         *tenant_families(tenants_of([TenantRules(name="a")])),
         *batching_families([(ModelId(name, space), Version(1), QUEUE) for name, space in (("m", ""), ("m", "n"))]),
-        *rollout_families([RolloutShare("m", 2, 50.0)], {("m", "running"): 1}),
+        *rollout_families(
+            [RolloutShare(ModelId("m", space), 2, 50.0) for space in ("", "n")],
+            {(ModelId("m", space), "running"): 1 for space in ("", "n")},
+        ),
         refused_family(Refusals().counts),
         dropped_lines_family({"server": 0}),
         server_load_family([MODEL]),

@@ -63,7 +63,7 @@ class Diagnostics:
 
     def _with_rollout(self, found: ModelExplanation) -> ModelExplanation:
         try:
-            rollout = self._data.rollouts.status(found.name)
+            rollout = self._data.rollouts.status(found.name, found.namespace)
         except NotFound:
             return found
         takes_part = found.version in (rollout.old.version, rollout.new.version)

@@ -17,7 +17,7 @@ import trio
 from tpy.clock import Clock
 from tpy.config.rollout import RolloutPlan, rollout_plan
 from tpy.echo import echo
-from tpy.errors import ErrorCode, NotFound, TpyError, Unavailable
+from tpy.errors import AmbiguousName, ErrorCode, NotFound, TpyError, Unavailable
 from tpy.files import UnusableFile, read_file, replace_file
 from tpy.ids import ModelId, Version
 from tpy.limits import ROLLOUT_FILE_BYTES_MAX, ROLLOUT_LOOK_S
@@ -231,9 +231,10 @@ class Rollouts:
                 _log.warning("model '%(model)s': version %(new)s gets no requests without a version: %(reason)s", about)
         return old, old.served_copy if known.differs else known.split
 
-    def status(self, model_name: str) -> RolloutStatus:
-        """The rollout of a model. Raises NotFound if it has no rollout."""
-        _, known, core, new = self._find(model_name)
+    def status(self, model_name: str, namespace: str | None = None) -> RolloutStatus:
+        """The rollout of a model. Raises NotFound if it has no rollout, AmbiguousName if several namespaces have a model of this
+        name and none is given."""
+        _, known, core, new = self._find(model_name, namespace)
         return RolloutStatus(
             model=model_name,
             state=core.state.value,
@@ -264,11 +265,11 @@ class Rollouts:
     def families(self) -> list[MeasuredFamily]:
         """The metrics of rollouts."""
         shares = [
-            RolloutShare(model.name, known.new.version, known.core.percent)
+            RolloutShare(model, known.new.version, known.core.percent)
             for model, known in sorted(self._models.items())
             if known.core is not None and known.new is not None
         ]
-        decisions = {(model.name, state.value): count for (model, state), count in sorted(self._decisions.items(), key=str)}
+        decisions = {(model, state.value): count for (model, state), count in sorted(self._decisions.items(), key=str)}
         return rollout_families(shares, decisions)
 
     def _change_state(self, model_name: str, change: Callable[[RolloutCore, str], Decision]) -> RolloutStatus:
@@ -278,9 +279,12 @@ class Rollouts:
         self._table.reconsider(model)
         return status
 
-    def _find(self, model_name: str) -> tuple[ModelId, _Model, RolloutCore, Served]:
+    def _find(self, model_name: str, namespace: str | None = None) -> tuple[ModelId, _Model, RolloutCore, Served]:
+        if namespace is None and len(same_name := self._table.named(model_name)) > 1:
+            raise AmbiguousName(model_name, len(same_name))
         for model, known in self._models.items():
-            if model.name == model_name and known.core is not None and known.new is not None:
+            is_it = model.name == model_name and namespace in (None, model.namespace)
+            if is_it and known.core is not None and known.new is not None:
                 return model, known, known.core, known.new
         raise NotFound(f"no version of model '{echo(model_name)}' is rolled out")
 

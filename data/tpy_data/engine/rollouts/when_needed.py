@@ -51,9 +51,9 @@ class RolloutsWhenNeeded:
                 self._nursery.start_soon(self._begun.run)
             await trio.sleep_forever()
 
-    def status(self, model_name: str) -> RolloutStatus:
+    def status(self, model_name: str, namespace: str | None = None) -> RolloutStatus:
         """As `Rollouts.status`."""
-        return self._get(model_name).status(model_name)
+        return self._get(model_name).status(model_name, namespace)
 
     def start(self, model_name: str) -> RolloutStatus:
         """As `Rollouts.start`."""
