@@ -6,10 +6,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
@@ -17,36 +16,26 @@ import trio
 from tpy.clock import Clock
 from tpy.config.rollout import RolloutPlan, rollout_plan
 from tpy.echo import echo
-from tpy.errors import AmbiguousName, ErrorCode, NotFound, TpyError, Unavailable
+from tpy.errors import AmbiguousName, NotFound, TpyError, Unavailable
 from tpy.files import UnusableFile, read_file, replace_file
 from tpy.ids import ModelId, Version
 from tpy.limits import ROLLOUT_FILE_BYTES_MAX, ROLLOUT_LOOK_S
 from tpy.messages import (
-    InferenceRequest,
-    InferenceResponse,
-    ModelDescription,
     ModelState,
     RolloutArm,
     RolloutStatus,
-    TensorDescription,
 )
-from tpy.services import ResponseSink
 from tpy.state import UNLOADED, DesiredVersion, Snapshot
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.rollouts import RolloutShare, rollout_families
-from tpy_data.engine.requests.handle import EngineHandle
 from tpy_data.engine.rollouts.core.rollout import Arm, Decision, RolloutCore, RolloutState
-from tpy_data.engine.serving.served_copy import ServedCopy, next_copy_number
+from tpy_data.engine.rollouts.split import Split, difference
 from tpy_data.engine.serving.serving_table import Awaited, Served, ServedModel, ServingTable, Turned
 
 if TYPE_CHECKING:
     from tpy_data.engine.rollouts.shadow import Shadows
 
 _log = logging.getLogger(__name__)
-
-_OF_CLIENTS = frozenset((ErrorCode.INVALID_ARG, ErrorCode.CANCELLED, ErrorCode.UNSUPPORTED))
-"""Errors that say nothing against a version: the request was wrong, or nobody waits for it."""
-
 
 FORMAT: Final = 1
 """Of a model's line in the file. A line of a higher number is refused: without what it says, a version that was rolled back would
@@ -225,15 +214,15 @@ class Rollouts:
             known.split = Split(
                 old.served_copy, newest.served_copy, known.core, self._clock, self._noticer(model, known), self._copying
             )
-            known.differs = _difference(old.served_copy.description, newest.served_copy.description)
+            known.differs = difference(old.served_copy.description, newest.served_copy.description)
             if known.differs:
                 about = {"model": str(model), "new": newest.version, "reason": known.differs}
                 _log.warning("model '%(model)s': version %(new)s gets no requests without a version: %(reason)s", about)
         return old, old.served_copy if known.differs else known.split
 
     def status(self, model_name: str, namespace: str | None = None) -> RolloutStatus:
-        """The rollout of a model. Raises NotFound if it has no rollout, AmbiguousName if several namespaces have a model of this
-        name and none is given."""
+        """The rollout of a model. Raises NotFound if it has no rollout, AmbiguousName without a namespace if several have a model
+        of this name."""
         _, known, core, new = self._find(model_name, namespace)
         return RolloutStatus(
             model=model_name,
@@ -423,142 +412,6 @@ class Rollouts:
             await trio.to_thread.run_sync(replace_file, file, content)
         except OSError as error:
             _log.error("--rollout-file %(file)s cannot be written: %(reason)s", {"file": str(file), "reason": str(error)})
-
-
-class Split:
-    """Two copies of a model, as one `tpy.services.ResolvedModel`: each request gets the one that the core chooses."""
-
-    __slots__ = ("_clock", "_copying", "_core", "_decided", "copy", "description", "new", "old")
-
-    def __init__(
-        self,
-        old: ServedCopy,
-        new: ServedCopy,
-        core: RolloutCore,
-        clock: Clock,
-        decided: Callable[[Decision], None],
-        copying: Callable[[], Shadows],
-    ) -> None:
-        self.copy = next_copy_number()
-        self.description = old.description
-        self.old = old
-        self.new = new
-        self._core = core
-        self._clock = clock
-        self._decided = decided
-        self._copying = copying
-
-    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
-        """As `ResolvedModel.submit`."""
-        if self._core.copies() and self._copying().takes(request):
-            return self._submit_to_both(request, sink)
-        arm = self._core.choose(_key(self._core.plan, request))
-        chosen = self.new if arm is Arm.NEW else self.old
-        begun = Begun(self._core.begun, self._clock.now_ns())
-        try:
-            return chosen.submit(request, _Counted(self, sink, begun, None if arm is Arm.OLD else chosen.description))
-        except TpyError as refusal:
-            self.ended(arm, refusal, begun)
-            raise
-
-    def hold(self) -> None:
-        """See ResolvedModel."""
-        self.old.hold()
-        self.new.hold()
-
-    def release(self) -> None:
-        """See ResolvedModel."""
-        self.old.release()
-        self.new.release()
-
-    def _submit_to_both(self, request: InferenceRequest, sink: ResponseSink) -> EngineHandle:
-        core, begun = self._core, Begun(self._core.begun, self._clock.now_ns())
-        assert core.shadow is not None
-        ended = [partial(self.ended, arm, begun=begun) for arm in (Arm.OLD, Arm.NEW)]
-        compared = partial(self._compared, begun=begun)
-        return self._copying().submit(request, sink, (self.old, self.new), (ended[0], ended[1]), core.shadow, compared)
-
-    def _compared(self, difference: str, begun: Begun) -> None:
-        decision = self._core.answers_compared(difference, begun.step)
-        if decision is not None:
-            self._decided(decision)
-
-    def answered(self, response: InferenceResponse, begun: Begun) -> None:
-        """A request is over. It counts for the version that answered: one of a sequence stays where the sequence is."""
-        for arm, copy in ((Arm.NEW, self.new), (Arm.OLD, self.old)):
-            if response.model_version == copy.version:
-                self.ended(arm, response.error, begun)
-
-    def ended(self, arm: Arm, error: TpyError | None, begun: Begun) -> None:
-        """A request to this version is over."""
-        if error is not None and error.code in _OF_CLIENTS:
-            return
-        latency_ns = self._clock.now_ns() - begun.at_ns
-        decision = self._core.ended(arm, begun.step, failed=error is not None, latency_ns=latency_ns)
-        if decision is not None:
-            self._decided(decision)
-
-
-class Begun(NamedTuple):
-    """The begin of a request: the number of the step, and the time."""
-
-    step: int
-    at_ns: int
-
-
-class _Counted:
-    """Passes responses on, and tells how the last one was. `description` is that of the copy, where the request was decoded for
-    another one."""
-
-    __slots__ = ("_begun", "_description", "_sink", "_split")
-
-    def __init__(self, split: Split, sink: ResponseSink, begun: Begun, description: ModelDescription | None) -> None:
-        self._split = split
-        self._sink = sink
-        self._begun = begun
-        self._description = description
-
-    def deliver(self, response: InferenceResponse) -> None:
-        """See ResponseSink."""
-        if response.final:
-            self._split.answered(response, self._begun)
-        if self._description is not None and response.described_by is None:
-            response = msgspec.structs.replace(response, described_by=self._description)
-        self._sink.deliver(response)
-
-
-def _key(plan: RolloutPlan, request: InferenceRequest) -> bytes | None:
-    """The text by which requests stay together; None: this one is on its own. Those of a sequence always do."""
-    if request.sequence is not None:
-        return str(request.sequence.correlation_id).encode()
-    if plan.sticky == "request_id":
-        return request.id.encode() or None
-    value = request.parameters.get(plan.sticky_parameter) if plan.sticky_parameter else None
-    return None if value is None else str(value).encode()
-
-
-def _difference(old: ModelDescription, new: ModelDescription) -> str:
-    """The reason why requests for the old version cannot be sent to the new one; "": they can."""
-    if old.decoupled != new.decoupled:
-        return "it is decoupled, the old version is not" if new.decoupled else "the old version is decoupled, it is not"
-    if new.max_batch_size < old.max_batch_size or new.batches != old.batches:
-        return f"its max_batch_size is {new.max_batch_size}, that of the old version is {old.max_batch_size}"
-    for kind in ("inputs", "outputs"):
-        before = {each.name: each for each in getattr(old, kind)}
-        now = {each.name: each for each in getattr(new, kind)}
-        for name in sorted(before.keys() | now.keys()):
-            if differs := _tensor_difference(before.get(name), now.get(name)):
-                return f"its {kind} are not those of the old version: '{name}' {differs}"
-    return ""
-
-
-def _tensor_difference(old: TensorDescription | None, new: TensorDescription | None) -> str:
-    """The reason why one of a request for the old version does not fit the new one; "": it does."""
-    if old is None or new is None or (old.datatype, old.shape) != (new.datatype, new.shape):
-        return "differs"
-    if old.optional and not new.optional:
-        return "is not optional any more"
-    return "has no allow_ragged_batch any more" if old.ragged and not new.ragged else ""
 
 
 def _arm(version: int, core: RolloutCore, arm: Arm) -> RolloutArm:
