@@ -203,7 +203,9 @@ def _forks(pipe: socket.socket) -> list[str]:
 
 
 def _path(environment: Mapping[str, str]) -> list[str]:
-    return [os.path.abspath(entry) for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    """Without the folder of the tests, which has nothing that a server imports."""
+    found = [os.path.abspath(entry) for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return [entry for entry in found if entry != str(_ROOT)]
 
 
 def _hides(environment: Mapping[str, str]) -> bool:

@@ -81,11 +81,8 @@ class Served:
 
     def pids(self) -> list[int]:
         """The processes that serve requests."""
-        pid = self.server.process.pid
-        children = [
-            int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-        ]
-        return [pid, *(each for each in children if b"tpy.frontend_process" in command_of(each))]
+        frontends = (each for each in self.server.children() if b"tpy.frontend_process" in command_of(each))
+        return [self.server.process.pid, *frontends]
 
     def open_segments(self) -> list[int]:
         """The number of client segments that each of them has open."""

@@ -33,12 +33,12 @@ async def test_one_that_cannot_start_ends_the_start() -> None:
 async def test_after_the_stop_nobody_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ports are closed while a process is being started."""
     stop, give_up = trio.Event(), trio.Event()
-    starting = trio.Event()
+    starting = threading.Event()
 
     stopped = threading.Event()
 
     def start(*_: object) -> None:
-        trio.from_thread.run_sync(starting.set)
+        starting.set()
         stopped.wait()
         raise OSError(9, "Bad file descriptor")
 
@@ -47,7 +47,7 @@ async def test_after_the_stop_nobody_needs_it(monkeypatch: pytest.MonkeyPatch) -
         nursery.start_soon(
             partial(run_frontend_processes, 2, _command(), FakeServices(), stop=stop, give_up=give_up),
         )
-        await starting.wait()
+        await trio.to_thread.run_sync(starting.wait)
         give_up.set()
         stop.set()
         stopped.set()

@@ -325,7 +325,7 @@ def test_requests_leave_nothing_for_the_collector(repository: Path, tmp_path: Pa
             numpy.from_dlpack(response.outputs["fp16_output"])
 
     def calls() -> int:
-        return len([each for each in gc.get_objects() if type(each).__name__ == "Call"])
+        return len([each for each in gc.get_objects() if type(each).__name__ == "EmbeddedCall"])
 
     ask()
     gc.collect()

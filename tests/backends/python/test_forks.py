@@ -238,8 +238,8 @@ class TritonPythonModel:
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("worker('Worker')._connection.send(Kind.RESULT, 3, '[[0,0,0],[]]')", "RESULT with number 3, while 2 was due"),
-        ("worker('Worker')._batch = requests[0]._is_cancelled._batch = 3; requests[0].is_cancelled()", ""),
+        ("worker('InstanceWorker')._connection.send(Kind.RESULT, 3, '[[0,0,0],[]]')", "RESULT with number 3, while 2 was due"),
+        ("worker('InstanceWorker')._batch = requests[0]._is_cancelled._batch = 3; requests[0].is_cancelled()", ""),
     ],
 )
 def test_a_result_of_another_batch_fails_the_instance(make: Serve, code: str, why: str) -> None:

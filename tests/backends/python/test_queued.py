@@ -222,7 +222,7 @@ def test_a_worker_that_breaks_the_rules_of_batches_is_ended(make: Serve, said: s
         class TritonPythonModel:
             def execute(self, requests):
                 if given(requests[0])[0] > 0:
-                    connection = next(each for each in gc.get_objects() if type(each).__name__ == "Connection")
+                    connection = next(each for each in gc.get_objects() if type(each).__name__ == "ServerConnection")
                     Kind = sys.modules["tpy_python_worker.core.frames"].Kind
                     {said}
                 return [answer(tensor(given(request))) for request in requests]

@@ -82,6 +82,7 @@ EXPLANATIONS = {
                     "sequences": None,
                     "tenants": [],
                     "tuning": None,
+                    "lengths": None,
                 },
                 "cache": None,
                 "resources": [],
