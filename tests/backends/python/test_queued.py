@@ -223,7 +223,7 @@ def test_a_worker_that_breaks_the_rules_of_batches_is_ended(make: Serve, said: s
             def execute(self, requests):
                 if given(requests[0])[0] > 0:
                     connection = next(each for each in gc.get_objects() if type(each).__name__ == "ServerConnection")
-                    Kind = sys.modules["tpy_python_worker.core.frames"].Kind
+                    Kind = sys.modules["tpy_python_worker.core.frames"].FrameKind
                     {said}
                 return [answer(tensor(given(request))) for request in requests]
     """)
@@ -299,7 +299,7 @@ class TritonPythonModel:
     def execute(self, requests):
         with open({str(gate)!r}, "rb") as gate:
             gate.read()
-        sys.modules["tpy_python_worker.main"].Worker._take_token = lambda worker: os._exit(1)
+        sys.modules["tpy_python_worker.main"].InstanceWorker._take_token = lambda worker: os._exit(1)
         requests[0].get_response_sender().send(flags=1)
 """
     instance = make(code, decoupled=True).python
