@@ -256,7 +256,7 @@ def test_a_result_of_another_batch_fails_the_instance(make: Serve, code: str, wh
 
 def test_a_response_out_of_turn_fails_the_instance(make: Serve) -> None:
     served = make(
-        STALE.format(code="sender = requests[0].get_response_sender(); worker('Responses')._flows[1].responses += 1")
+        STALE.format(code="sender = requests[0].get_response_sender(); worker('WorkerResponses')._flows[1].responses += 1")
         + f"        sender.send(answer(tensor(given(requests[0]))), {FINAL})\n",
         decoupled=True,
     )
