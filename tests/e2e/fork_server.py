@@ -33,7 +33,8 @@ _FIXED = ("PYTHON", "LD_", "OMP_", "OPENBLAS_", "MALLOC_")
 """Begin the names of variables that a process reads before it runs code of ours."""
 
 _CHANGEABLE = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
-"""Those of them that can still be changed; folders in the path as long as nothing in them has the name of what is imported."""
+"""Those of them that can still be changed; of servers also folders in the path, as long as nothing in them has the name of what
+is imported."""
 
 VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 """Of all servers and commands of tests."""
@@ -90,6 +91,7 @@ class ForkServer:
         self._pipe: socket.socket | None = None
         self._owner = 0
         self._fixed: dict[str, str] = {}
+        self._path: str | None = None
 
     def start(
         self,
@@ -105,7 +107,8 @@ class ForkServer:
         with self._lock:
             if self._owner != os.getpid():  # at first, and in a process that was forked from one with tests
                 self._open({**os.environ, **self._variables})
-            if _fixed(environment) != self._fixed:
+            keeps_path = self._imported != "servers"
+            if _fixed(environment) != self._fixed or (keeps_path and self._path != environment.get("PYTHONPATH")):
                 return None
             order = {"program": list(program), "arguments": list(arguments), "environment": dict(environment), "cwd": os.getcwd()}
             pid = self._fork(order, stdin, stdout, stderr)
@@ -124,6 +127,7 @@ class ForkServer:
             )
         self._owner = os.getpid()
         self._fixed = _fixed(environment)
+        self._path = environment.get("PYTHONPATH")
 
     def _fork(self, order: object, *descriptors: int) -> int:
         assert self._pipe is not None
@@ -171,7 +175,7 @@ def _forks(pipe: socket.socket) -> list[str]:
         if not data:
             os._exit(0)
         order = json.loads(data)
-        if _hides(order["environment"]):
+        if _hides(order["environment"], order["cwd"]):
             pipe.send(b"0")
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -202,16 +206,16 @@ def _forks(pipe: socket.socket) -> list[str]:
         return _become(**order)
 
 
-def _path(environment: Mapping[str, str]) -> list[str]:
+def _path(environment: Mapping[str, str], cwd: str) -> list[str]:
     """Without the folder of the tests, which has nothing that a server imports."""
-    found = [os.path.abspath(entry) for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    found = [os.path.normpath(os.path.join(cwd, entry)) for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     return [entry for entry in found if entry != str(_ROOT)]
 
 
-def _hides(environment: Mapping[str, str]) -> bool:
+def _hides(environment: Mapping[str, str], cwd: str) -> bool:
     """Returns True if the path of a process has something in front that is imported here already, or that Python runs at its
     start, or a plugin that may be known here; or has no more something that was imported from there, perhaps."""
-    wanted, here = _path(environment), _path(os.environ)
+    wanted, here = _path(environment, cwd), _path(os.environ, str(_ROOT))
     if wanted[len(wanted) - len(here) :] != here:
         return True
     imported = {name.partition(".")[0] for name in sys.modules} | {"sitecustomize", "usercustomize"}
@@ -223,12 +227,12 @@ def _hides(environment: Mapping[str, str]) -> bool:
 
 def _become(program: list[str], arguments: list[str], environment: dict[str, str], cwd: str) -> list[str]:
     os.setsid()
-    more = _path(environment)[: len(_path(environment)) - len(_path(os.environ))]
+    wanted, here = _path(environment, cwd), _path(os.environ, str(_ROOT))
     os.environ.clear()
     os.environ.update(environment)
     sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     os.chdir(cwd)
-    sys.path[:1] = [cwd, *more]
+    sys.path[:1] = [cwd, *wanted[: len(wanted) - len(here)]]
     sys.argv[1:] = arguments
     return program
 

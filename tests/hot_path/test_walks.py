@@ -49,7 +49,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         folder / "calls.json",
         "--model-control-mode=explicit",
         repositories=[folder / "models"],
-        environment={"PYTHONPATH": search},
+        environment={"PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1"},  # the folder of the example stays as it is
         all_threads=True,
     ) as traced:
 
