@@ -166,7 +166,7 @@ Route = TypeVar("Route")
 METHODS = ("HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "QUERY", "CONNECT", "get", "PROPFIND", "M-SEARCH")
 
 SHARE = 3
-"""One in so many pairs of a route and a way around its key is tried by `make test`, all of them by `make soak`: each route with a
+"""One in this many pairs of a route and a way around its key is tried by `make test`, and all by `make soak`: each route with a
 third of the ways, each way with a third of the routes."""
 
 

@@ -91,7 +91,7 @@ class _Instance(ScriptedInstance):
 
 class _Client:
     """All clients. `decision` is the one that ended the rollout. Of the last step before it `answered` counts the requests that
-    the new version has ended, of which some `failed`; `late_failed` are those that were on their way then, with the one that
+    the new version has ended, of which some `failed`; `late_failed` are requests on their way then, with the one that
     decided."""
 
     def __init__(self, r: Rig, journal: Journal, chance: random.Random, *, sticky: bool) -> None:

@@ -63,7 +63,7 @@ def by_length(padding_ppm_max: int) -> SchedulerCore:
 
 
 def serve(core: SchedulerCore, clients: int, *, batches: int, batch_ns: int = 0, seed: int = 1) -> Served:
-    """The outcome of so many batches, each of which takes `batch_ns` and its tokens. Clients ask again at once."""
+    """The outcome of this many batches, each of which takes `batch_ns` and its tokens. Clients ask again at once."""
     random = Random(seed)
     now_ns, padded, elements = 0, 0, 0
     latencies_ns: list[tuple[int, int]] = []  # with the length

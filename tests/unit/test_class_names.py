@@ -66,5 +66,5 @@ def test_a_public_class_has_a_name_that_no_other_module_has() -> None:
                     modules[node.name].add(str(path.relative_to(ROOT)))
     shared = {name: sorted(found) for name, found in modules.items() if len(found) > 1}
     known = {name for names in SHARED.values() for name in names}
-    assert {name: found for name, found in shared.items() if name not in known} == {}, "give the new one a name of its own"
+    assert {name: found for name, found in shared.items() if name not in known} == {}, "give the new one another name"
     assert known <= shared.keys(), "these are not shared any more"

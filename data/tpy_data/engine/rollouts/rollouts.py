@@ -105,7 +105,7 @@ class _Model:
         return f"{core.percent:g} % of the requests"
 
     def forget_new(self) -> None:
-        """There is no rollout any more."""
+        """The rollout is over."""
         if self.new is not None:
             self.new.note("")
         self.new, self.core, self.split = None, None, None
@@ -269,11 +269,12 @@ class Rollouts:
         return status
 
     def _find(self, model_name: str, namespace: str | None = None) -> tuple[ModelId, _Model, RolloutCore, Served]:
-        if namespace is None and len(same_name := self._table.named(model_name)) > 1:
-            raise AmbiguousName(model_name, len(same_name))
-        for model, known in self._models.items():
-            is_it = model.name == model_name and namespace in (None, model.namespace)
-            if is_it and known.core is not None and known.new is not None:
+        found = self._table.named(model_name) if namespace is None else [ModelId(name=model_name, namespace=namespace)]
+        if len(found) > 1:
+            raise AmbiguousName(model_name, len(found))
+        for model in found:
+            known = self._models.get(model)
+            if known is not None and known.core is not None and known.new is not None:
                 return model, known, known.core, known.new
         raise NotFound(f"no version of model '{echo(model_name)}' is rolled out")
 

@@ -14,6 +14,7 @@ from tpy import limits
 from tpy._proto import POOL, request_class
 from tpy.errors import InvalidArgument, TpyError, Unsupported
 from tpy.frontends.access import Caller, roles_for
+from tpy.frontends.grpc import rollouts
 from tpy.frontends.grpc.calls import CallParts, fail_call, unexpected_error
 from tpy.frontends.grpc.codec.fields import FieldBudget, TooManyFields, count_nested_fields, unparsable
 from tpy.frontends.grpc.transport import CallContext, StreamCall, StreamHandler, UnaryCall, UnaryHandler
@@ -233,11 +234,7 @@ def _model_of(request: Message) -> str | None:
     return str(getattr(request, "model_name", "") or getattr(request, "name", "")) or None
 
 
-_CHANGING = (
-    "/RepositoryModelLoad",
-    "/RepositoryModelUnload",
-    *(f".RolloutService/{method}" for method in ("Start", "Promote", "RollBack")),
-)
+_CHANGING = ("/RepositoryModelLoad", "/RepositoryModelUnload", *rollouts.CHANGING)
 
 
 def _fail(call: CallContext, error: Exception) -> None:
