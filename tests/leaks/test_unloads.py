@@ -56,4 +56,5 @@ def test_memory_is_given_back(backend: str, tmp_path: Path, soak: int) -> None:
         before = load_and_unload(WARM_UP[backend])
         after = load_and_unload(CYCLES[backend] * soak)
         print(f"{backend}: {before / MIB:.1f} MiB, after {CYCLES[backend] * soak} loads and unloads {after / MIB:.1f} MiB")
-        assert after <= 1.05 * before + MODEL_MIB * MIB, "no more than one model more"
+        bound = 1.05 * before + MODEL_MIB * MIB  # no more than one model more
+        wait_until(lambda: measure(server).resident_bytes <= bound)  # the server gives free memory back when it has time
