@@ -37,7 +37,10 @@ _REAL_NUMBERS = _REAL_NUMBERS_TEXT.split()
 _WRONG_TEXT = "01 -01 00 1. .5 +1 1e 1e+ true false null NaN Infinity -Infinity [] {}"
 _WRONG = _WRONG_TEXT.split()
 _STRINGS = ('"a"', '""', '"\\u00e4"', '"\u00e4"', '"a\\nb"', '"x,y]"', '"\x7f"', "'a'", '"', '"\u20ac\u20ac"')
-_PLAIN_STRINGS = ('"a"', '""', '"\u00e4"', '"x,y]"', '"\u20ac\u20ac"')
+_ESCAPES_TEXT = '\\n \\t \\r \\b \\f \\/ \\\\ \\" \\u0041 \\u00E4 \\u20ac \\ud83d\\ude00 \\u0000 \\u001f \\uffff'
+_PIECES = ("", "a", " ", "x,y]", "\u00e4", "\u20ac", "\U0001f600", "\x7f", *_ESCAPES_TEXT.split(" "))
+_WRONG_PIECES_TEXT = '\\ \\x \\u004 \\u00g0 \\ud800 \\udc00 \\ud83d\\u0041 \\ud83d\\n \\ude00\\ud83d \x01 \n " \\\u00e4'
+_WRONG_PIECES = _WRONG_PIECES_TEXT.split(" ")
 _WORDS = [kind.value for kind in DataType]
 _SPACES = ("", "", "", " ", "\n\t", "\r ")
 _MODEL: ModelDescription = description_of(
@@ -96,12 +99,19 @@ class _Writer:
         if self.is_faulty():
             return chance.choice(_WRONG + _INTEGERS + _REAL_NUMBERS)
         if word == "BYTES":
-            return chance.choice(_STRINGS if self.is_faulty() else _PLAIN_STRINGS)
+            return chance.choice(_STRINGS) if self.is_faulty() else self.string()
         if word == "BOOL":
             return chance.choice(("true", "false"))
         if not word.startswith("FP"):
             return str(chance.randrange(100))
         return chance.choice((repr(chance.uniform(-1000, 1000)), chance.choice(_REAL_NUMBERS[:6]), str(chance.randrange(2**53))))
+
+    def string(self) -> str:
+        """A text of many characters, written in any way."""
+        pieces = [self.chance.choice(_PIECES) for _ in range(self.chance.choice((0, 1, 2, 5, 20)))]
+        if self.is_faulty():
+            pieces.append(self.chance.choice(_WRONG_PIECES))
+        return f'"{"".join(self.chance.sample(pieces, len(pieces)))}"'
 
     def data(self, word: str, shape: list[int]) -> str:
         if len(shape) > 1 and self.chance.random() < 0.5:
@@ -217,6 +227,18 @@ _REALS = (
     999999999999999.9,
 )
 _TEXTS = (b"", b"abc", b'"', b"\\", b"\x00", b"\x7f", b"\xff", "\u00e4".encode(), b"x" * 300)
+_BYTES = (
+    *(bytes([letter]) for letter in range(0x80)),
+    *(letter.encode() for letter in "\u0080\u00e4\u07ff\u0800\u20ac\uffff\U0001f600\U0010ffff"),
+)
+_WRONG_BYTES = (b"\x80", b"\xc3", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xff", b"\xe2\x82")
+
+
+def _text(chance: Chance) -> bytes:
+    pieces = [chance.choice(_BYTES) for _ in range(chance.choice((0, 1, 3, 10, 50)))]
+    if chance.random() < 0.1:
+        pieces.append(chance.choice(_WRONG_BYTES))
+    return b"".join(chance.sample(pieces, len(pieces)))
 
 
 def _output_tensor(chance: Chance, name: str) -> Tensor:
@@ -226,7 +248,8 @@ def _output_tensor(chance: Chance, name: str) -> Tensor:
         with np.errstate(over="ignore"):
             array = np.array([chance.choice(_REALS) for _ in range(array.size)], array.dtype).reshape(array.shape)
     elif tensor.datatype is DataType.BYTES and chance.random() < 0.5:
-        array = np.array([chance.choice(_TEXTS) for _ in range(array.size)] + [None], object)[:-1].reshape(array.shape)
+        texts = [chance.choice(_TEXTS) if chance.random() < 0.3 else _text(chance) for _ in range(array.size)]
+        array = np.array([*texts, None], object)[:-1].reshape(array.shape)
     if chance.random() < 0.2 and array.ndim > 1:
         array = array.T
     elif chance.random() < 0.1 and array.ndim:

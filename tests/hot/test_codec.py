@@ -77,6 +77,7 @@ def test_a_compiler_that_fails_is_named_with_its_words(tmp_path: Path, monkeypat
         (request("[1,2.5]"), [1.0, 2.5]),
         (request(" [ [ 1 ] , [ -2e3 ] ] ", shape="[2,1]"), [[1.0], [-2000.0]]),
         (request('["a","\u00e4"]', datatype="BYTES"), [b"a", "\u00e4".encode()]),
+        (request(r'["a\n\"b\"","\u00e4\ud83d\ude00/\\"]', datatype="BYTES"), [b'a\n"b"', "\u00e4\U0001f600/\\".encode()]),
         (request("[true,false]", datatype="BOOL"), [True, False]),
         (request("[18446744073709551615,0]", datatype="UINT64"), None),
         (request("[9223372036854775807,-9223372036854775807]", datatype="INT64"), [2**63 - 1, -(2**63) + 1]),
@@ -116,7 +117,10 @@ def test_the_standard_form_is_read(text: str, elements: list[object] | None) -> 
         request("[1.0,2]", datatype="INT32"),
         request("[1,2]", datatype="FP16"),
         request("[1,2]", datatype="BYTES"),
-        request('["a","b\\u0041"]', datatype="BYTES"),
+        request(r'["a","half of a pair: \ud83d"]', datatype="BYTES"),
+        request(r'["a","\x"]', datatype="BYTES"),
+        request(r'["a","\u00g0"]', datatype="BYTES"),
+        request('["a","\\', datatype="BYTES"),
         request("[1,2]", more=',"id":"a","id":"b"'),
         request("[1,2]", more=',"priority":1'),
         request("[1,2]") + "x",
@@ -143,6 +147,15 @@ def test_text_that_is_no_utf8_is_left_to_python() -> None:
 @native
 def test_nothing_is_allocated_for_a_shape_that_the_data_do_not_fill() -> None:
     assert read(request("[1]", shape="[2000000000]")) is None
+
+
+@native
+def test_texts_are_written_with_escapes_and_those_that_are_no_utf8_are_left_to_python() -> None:
+    texts = np.array([b'two\nlines, a "word"', "\u00e4\U0001f600".encode(), b"\x01\\"], object)
+    written = codec.write_infer("", "m", 1, (Tensor("A", DataType.BYTES, texts),), 10)
+    assert written is not None
+    assert r'["two\nlines, a \"word\"","äU","\u0001\\"]'.replace("U", "\U0001f600").encode() in written
+    assert codec.write_infer("", "m", 1, (Tensor("A", DataType.BYTES, np.array([b"\xed\xa0\x80"], object)),), 10) is None
 
 
 @native

@@ -277,7 +277,6 @@ cdef inline bint take_element(Cursor* c, int number, char* target) except -1:
     cdef uint64_t digits
     cdef int64_t value
     cdef bint is_negative
-    cdef Text text
     cdef bytes element
     if number == FP32:
         if not take_double(c, &real) or not -SURELY_FP32 < real < SURELY_FP32:
@@ -295,9 +294,9 @@ cdef inline bint take_element(Cursor* c, int number, char* target) except -1:
         else:
             return False
     elif number == BYTES:
-        if not take_bytes(c, &text):
+        element = take_bytes(c)
+        if element is None:
             return False
-        element = PyBytes_FromStringAndSize(text.begin, text.size)
         Py_INCREF(element)
         (<PyObject**>target)[0] = <PyObject*>element
     else:
@@ -315,31 +314,128 @@ cdef inline bint take_element(Cursor* c, int number, char* target) except -1:
     return True
 
 
-cdef bint take_bytes(Cursor* c, Text* text) except -1:
-    """Take a string without escapes, in UTF-8."""
+cdef bytes take_bytes(Cursor* c):
+    """Take a string, and return it in UTF-8. None for one that is wrong, or has half a surrogate pair."""
     cdef const char* close
     cdef const char* letter
     cdef bint is_ascii = True
+    cdef bint has_escapes = False
+    cdef bytes text
     if not take(c, b'"'):
-        return False
-    close = <const char*>memchr(c.at, b'"', c.end - c.at)
-    if close == NULL:
-        return False
+        return None
     letter = c.at
-    while letter < close:
-        if <unsigned char>letter[0] < 0x20 or letter[0] == b'\\':
-            return False
-        if <unsigned char>letter[0] >= 0x80:
-            is_ascii = False
-        letter += 1
-    text.begin, text.size = c.at, close - c.at
+    close = <const char*>memchr(letter, b'"', c.end - letter)
+    while True:
+        if close == NULL:
+            return None
+        while letter < close and letter[0] != b'\\':
+            if <unsigned char>letter[0] < 0x20:
+                return None
+            if <unsigned char>letter[0] >= 0x80:
+                is_ascii = False
+            letter += 1
+        if letter == close:
+            break
+        has_escapes = True
+        letter += 2  # what is escaped is looked at below; here it is no end
+        if letter > close:
+            close = <const char*>memchr(letter, b'"', c.end - letter)
+    text = unescaped(c.at, close - c.at) if has_escapes else PyBytes_FromStringAndSize(c.at, close - c.at)
     c.at = close + 1
-    if not is_ascii:
+    if text is not None and not is_ascii:
         try:
-            PyUnicode_DecodeUTF8(text.begin, text.size, NULL)
+            PyUnicode_DecodeUTF8(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text), NULL)
         except UnicodeDecodeError:
+            return None
+    return text
+
+
+cdef bytes unescaped(const char* at, Py_ssize_t size):
+    """The text of a string without its escapes. None if one is wrong."""
+    cdef bytes text = PyBytes_FromStringAndSize(NULL, size)
+    cdef const char* end = at + size
+    cdef char* begin = PyBytes_AS_STRING(text)
+    cdef char* target = begin
+    cdef uint32_t code, low
+    cdef char letter
+    while at < end:
+        letter = at[0]
+        at += 1
+        if letter != b'\\':
+            target[0] = letter
+            target += 1
+            continue
+        letter = at[0]  # no string ends with a backslash
+        at += 1
+        if letter == b'u':
+            if not take_hex(&at, end, &code):
+                return None
+            if 0xD800 <= code < 0xE000:
+                if code >= 0xDC00 or end - at < 2 or at[0] != b'\\' or at[1] != b'u':
+                    return None
+                at += 2
+                if not take_hex(&at, end, &low) or not 0xDC00 <= low < 0xE000:
+                    return None
+                code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
+            target += put_utf8(target, code)
+            continue
+        if letter == b'n':
+            letter = b'\n'
+        elif letter == b't':
+            letter = b'\t'
+        elif letter == b'r':
+            letter = b'\r'
+        elif letter == b'b':
+            letter = b'\b'
+        elif letter == b'f':
+            letter = b'\f'
+        elif letter != b'"' and letter != b'\\' and letter != b'/':
+            return None
+        target[0] = letter
+        target += 1
+    return PyBytes_FromStringAndSize(begin, target - begin)
+
+
+cdef inline bint take_hex(const char** at, const char* end, uint32_t* code) noexcept nogil:
+    """Take four hexadecimal digits."""
+    cdef int index
+    cdef char letter
+    if end - at[0] < 4:
+        return False
+    code[0] = 0
+    for index in range(4):
+        letter = at[0][index]
+        if b'0' <= letter <= b'9':
+            code[0] = code[0] * 16 + <uint32_t>(letter - 48)
+        elif b'a' <= letter <= b'f':
+            code[0] = code[0] * 16 + <uint32_t>(letter - 87)
+        elif b'A' <= letter <= b'F':
+            code[0] = code[0] * 16 + <uint32_t>(letter - 55)
+        else:
             return False
+    at[0] += 4
     return True
+
+
+cdef inline int put_utf8(char* target, uint32_t code) noexcept nogil:
+    """Write a character, and return its bytes: at most as many as its escape has."""
+    if code < 0x80:
+        target[0] = <char>code
+        return 1
+    if code < 0x800:
+        target[0] = <char>(0xC0 | code >> 6)
+        target[1] = <char>(0x80 | code & 0x3F)
+        return 2
+    if code < 0x10000:
+        target[0] = <char>(0xE0 | code >> 12)
+        target[1] = <char>(0x80 | code >> 6 & 0x3F)
+        target[2] = <char>(0x80 | code & 0x3F)
+        return 3
+    target[0] = <char>(0xF0 | code >> 18)
+    target[1] = <char>(0x80 | code >> 12 & 0x3F)
+    target[2] = <char>(0x80 | code >> 6 & 0x3F)
+    target[3] = <char>(0x80 | code & 0x3F)
+    return 4
 
 
 cdef cnp.ndarray new_array(Py_ssize_t* shape, int rank, int number):
@@ -663,6 +759,66 @@ cdef bint put_quoted(Buffer out, const char* begin, Py_ssize_t size) except -1:
     return True
 
 
+cdef bint put_element(Buffer out, const char* begin, Py_ssize_t size) except -1:
+    """Write a text in quotes, with escapes where there have to be some. False if it is not UTF-8."""
+    cdef Py_ssize_t index
+    cdef Py_ssize_t more = 0
+    cdef bint is_ascii = True
+    cdef unsigned char letter
+    cdef char* target
+    if size > TEXT_BYTES_MAX or out.used() > out.most:
+        return False
+    for index in range(size):
+        letter = begin[index]
+        if letter >= 0x80:
+            is_ascii = False
+        elif letter < 0x20:
+            more += 5
+        elif letter == b'"' or letter == b'\\':
+            more += 1
+    if not is_ascii:
+        try:
+            PyUnicode_DecodeUTF8(begin, size, NULL)
+        except UnicodeDecodeError:
+            return False
+    out.need(size + more + 2)
+    target = out.at
+    target[0] = b'"'
+    target += 1
+    if more == 0:
+        memcpy(target, begin, size)
+        target += size
+    else:
+        for index in range(size):
+            letter = begin[index]
+            if letter >= 0x20 and letter != b'"' and letter != b'\\':
+                target[0] = letter
+                target += 1
+                continue
+            target[0] = b'\\'
+            if letter == b'\n':
+                target[1] = b'n'
+            elif letter == b'\t':
+                target[1] = b't'
+            elif letter == b'\r':
+                target[1] = b'r'
+            elif letter == b'\b':
+                target[1] = b'b'
+            elif letter == b'\f':
+                target[1] = b'f'
+            elif letter >= 0x20:
+                target[1] = letter
+            else:
+                memcpy(target + 1, b"u00", 3)
+                target[4] = 48 + (letter >> 4)
+                target[5] = b"0123456789abcdef"[letter & 15]
+                target += 4
+            target += 2
+    target[0] = b'"'
+    out.at = target + 1
+    return True
+
+
 cdef inline void put_signed(Buffer out, int64_t value) noexcept:
     out.at = to_chars(out.at, out.at + INTEGER_CHARACTERS_MAX, value).ptr
 
@@ -762,7 +918,7 @@ cdef bint put_elements(Buffer out, cnp.ndarray array, int number, Py_ssize_t cou
             element = <object>(<PyObject**>source)[index]
             if not PyBytes_CheckExact(element):
                 return False
-            if not put_quoted(out, PyBytes_AS_STRING(element), PyBytes_GET_SIZE(element)):
+            if not put_element(out, PyBytes_AS_STRING(element), PyBytes_GET_SIZE(element)):
                 return False
             out.need(1)
             out.put(b",", 1)
