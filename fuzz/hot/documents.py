@@ -13,6 +13,7 @@ from fuzz.target import Violation
 from fuzz.tensors import description_of, random_tensor, same, spoiled
 from tpy.errors import TpyError
 from tpy.frontends.http.codec import BINARY_PLAN, JSON_PLAN, HttpOutputPlan, encode_infer, parse_infer
+from tpy.frontends.http.codec.parameters import BINARY
 from tpy.frontends.http.codec.request import parse_in_python
 from tpy.frontends.http.codec.response import encode_in_python
 from tpy.frontends.shared_memory import NO_REGIONS
@@ -127,13 +128,24 @@ class _Writer:
         name = chance.choice(("I0", "\u00e4", "a\\u0020b")) if self.is_faulty() else f"I{index}"
         members = [("name", f'"{name}"'), ("shape", json.dumps(shape)), ("datatype", f'"{word}"')]
         if chance.random() < 0.4 or word in ("FP16", "BF16"):
-            size = DataType(word).itemsize if word in _WORDS else 4
-            blob = chance.randbytes(int(np.prod(shape, dtype=int)) * size + self.is_faulty())
+            blob = self.blob(word, int(np.prod(shape, dtype=int)))
             self.blobs.append(blob)
             members.append(("parameters", self.members([("binary_data_size", str(len(blob)))])))
         else:
             members.append(("data", self.data(word, shape or [1])))
         return self.members(members)
+
+    def blob(self, word: str, count: int) -> bytes:
+        """`count` elements in their binary form."""
+        chance = self.chance
+        if word == "BYTES" and not self.is_faulty():
+            texts = [_text(chance) for _ in range(count)]
+            lengths = [max(0, len(text) + (self.is_faulty() and chance.choice((-1, 1, 2**31)))) for text in texts]
+            return b"".join([length.to_bytes(4, "little") + text for length, text in zip(lengths, texts, strict=True)])
+        if word == "BOOL" and not self.is_faulty():
+            return bytes([chance.randrange(2) for _ in range(count)])
+        size = DataType(word).itemsize if word in _WORDS else 4
+        return chance.randbytes(count * size + self.is_faulty())
 
     def output(self, index: int) -> str:
         chance = self.chance
@@ -274,7 +286,8 @@ def run_responses(chance: Chance) -> int:
     """One answer."""
     response = random_response(chance)
     description = description_of(list(response.outputs))
-    plan = chance.choice((JSON_PLAN, JSON_PLAN, BINARY_PLAN))
+    named = HttpOutputPlan(choices={output.name: BINARY for output in response.outputs if chance.random() < 0.9})
+    plan = chance.choice((JSON_PLAN, BINARY_PLAN, named))
     found, expected = (_written(encode, response, plan, description) for encode in (encode_infer, encode_in_python))
     if found != expected:
         raise Violation(f"{response}\n  written as {found!r}\n  Python: {expected!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -156,6 +157,29 @@ def test_texts_are_written_with_escapes_and_those_that_are_no_utf8_are_left_to_p
     assert written is not None
     assert r'["two\nlines, a \"word\"","äU","\u0001\\"]'.replace("U", "\U0001f600").encode() in written
     assert codec.write_infer("", "m", 1, (Tensor("A", DataType.BYTES, np.array([b"\xed\xa0\x80"], object)),), 10) is None
+
+
+@native
+def test_small_blobs_are_written_behind_the_json_and_large_ones_left_to_python() -> None:
+    texts = Tensor("A", DataType.BYTES, np.array([b"\xff", b""], object))
+    number = Tensor("B", DataType.BOOL, np.array([True]))
+    written = codec.write_infer_with_blobs("", "m", 1, (texts, number), 10)
+    assert written is not None
+    body, length = written
+    assert [each["parameters"]["binary_data_size"] for each in json.loads(body[:length])["outputs"]] == [9, 1]
+    assert body[length:] == b"\x01\x00\x00\x00\xff\x00\x00\x00\x00\x01"
+    assert codec.write_infer_with_blobs("", "m", 1, (texts, number), 9) is None
+    assert codec.write_infer_with_blobs("", "m", 1, (), 9) is None, "no blob: the answer is JSON"
+
+
+@native
+@pytest.mark.parametrize(("datatype", "blob"), [("BYTES", b"\x01\x00\x00\x00a\x00\x00\x00\x00"), ("BOOL", b"\x01\x00")])
+def test_blobs_of_texts_and_of_bits_are_read(datatype: str, blob: bytes) -> None:
+    text = f'{{"inputs":[{{"name":"A","shape":[2],"datatype":"{datatype}","parameters":{{"binary_data_size":{len(blob)}}}}}]}}'
+    found = codec.read_infer(text.encode() + blob, len(text), TYPES, Tensor)
+    assert found is not None
+    assert found[1][0].array.tolist() == ([b"a", b""] if datatype == "BYTES" else [True, False])
+    assert codec.read_infer(text.encode() + b"\x02" + blob[1:], len(text), TYPES, Tensor) is None
 
 
 @native

@@ -503,7 +503,7 @@ cdef object take_input(Cursor* c, bytes body, Py_ssize_t* blob_at, dict datatype
     cdef Py_ssize_t size
     cdef PyObject* known
     cdef tuple datatype
-    cdef cnp.ndarray array
+    cdef cnp.ndarray array = None
     name.begin = word.begin = NULL
     if not take(c, b'{'):
         return None
@@ -535,9 +535,12 @@ cdef object take_input(Cursor* c, bytes body, Py_ssize_t* blob_at, dict datatype
     elif is_word(&member, b"parameters", 10):
         if not (take(c, b'{') and take_text(c, &member) and is_word(&member, b"binary_data_size", 16) and take(c, b':')):
             return None
-        if not take_size(c, &size) or not take(c, b'}') or size != count * ITEM_SIZES[number]:
+        if not take_size(c, &size) or not take(c, b'}') or size > PyBytes_GET_SIZE(body) - blob_at[0]:
             return None
-        array = array_in(body, blob_at[0], size, number, shape, rank)
+        if number == BYTES:
+            array = take_strings(PyBytes_AS_STRING(body) + blob_at[0], size, shape, rank, count)
+        elif size == count * ITEM_SIZES[number]:
+            array = array_in(body, blob_at[0], number, shape, rank, count)
         blob_at[0] += size
     else:
         return None
@@ -546,13 +549,12 @@ cdef object take_input(Cursor* c, bytes body, Py_ssize_t* blob_at, dict datatype
     return make_tensor(as_str(&name), datatype[0], array)
 
 
-cdef cnp.ndarray array_in(bytes body, Py_ssize_t at, Py_ssize_t size, int number, Py_ssize_t* shape, int rank):
-    """A read-only view of numbers in the body. None for a range that it does not have, and for BOOL, which has bytes to be looked
-    at."""
+cdef cnp.ndarray array_in(bytes body, Py_ssize_t at, int number, Py_ssize_t* shape, int rank, Py_ssize_t count):
+    """A read-only view of `count` numbers, which the body has. None for BF16, and for BOOL where a byte is neither 0 nor 1."""
     cdef cnp.npy_intp[RANK_MAX] dims
     cdef cnp.ndarray array
     cdef int index
-    if number == BOOL or number == BYTES or NUMPY_TYPES[number] < 0 or size > PyBytes_GET_SIZE(body) - at:
+    if NUMPY_TYPES[number] < 0 or number == BOOL and not are_bits(PyBytes_AS_STRING(body) + at, count):
         return None
     for index in range(rank):
         dims[index] = shape[index]
@@ -562,6 +564,15 @@ cdef cnp.ndarray array_in(bytes body, Py_ssize_t at, Py_ssize_t size, int number
         cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_ALIGNED)
     cnp.set_array_base(array, body)
     return array
+
+
+cdef bint are_bits(const char* source, Py_ssize_t count) noexcept nogil:
+    """Whether each of these bytes is 0 or 1."""
+    cdef Py_ssize_t index
+    cdef unsigned char found = 0
+    for index in range(count):
+        found |= <unsigned char>source[index]
+    return found <= 1
 
 
 cdef object take_outputs(Cursor* c):
@@ -985,35 +996,54 @@ cdef void put_shape(Buffer out, cnp.ndarray array):
 
 def write_infer(identifier, model, version, outputs, elements_max):
     """The JSON of an answer whose outputs are all in it, without parameters; None unless it has at most `elements_max` elements,
-    of types that JSON has, and texts that need no escapes. `outputs` are Tensors."""
+    of types that JSON has, and texts in UTF-8. `outputs` are Tensors."""
+    cdef Buffer out = Buffer()
     try:
-        return infer_text(identifier, model, version, outputs, elements_max)
+        return out.taken() if put_infer(out, None, identifier, model, version, outputs, elements_max) else None
     except (TypeError, ValueError, OverflowError, AttributeError):
         return None
 
 
-cdef object infer_text(object identifier, object model, object version, object outputs, Py_ssize_t elements_max):
+def write_infer_with_blobs(identifier, model, version, outputs, bytes_max):
+    """An answer all of whose outputs are blobs behind its JSON, and the length of that; without parameters. None unless the blobs
+    have at least one byte and at most `bytes_max` together. `outputs` are Tensors."""
     cdef Buffer out = Buffer()
+    cdef Buffer blobs = Buffer()
+    cdef Py_ssize_t length
+    try:
+        if not put_infer(out, blobs, identifier, model, version, outputs, bytes_max) or blobs.used() == 0:
+            return None
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        return None
+    length = out.used()
+    out.need(blobs.used())
+    out.put(<const char*>blobs.memory, blobs.used())
+    return out.taken(), length
+
+
+cdef bint put_infer(Buffer out, Buffer blobs, object identifier, object model, object version, object outputs, Py_ssize_t most) except -1:
+    """Write an answer's JSON, of at most so many elements, or without them if there is a buffer for blobs, of at most so many
+    bytes."""
     cdef object tensor, datatype
     cdef cnp.ndarray array
     cdef int number
-    cdef Py_ssize_t count
+    cdef Py_ssize_t count, used
     cdef bint is_first = True
     out.need(256)
     out.put(b"{", 1)
     if identifier:
         out.put(b'"id":', 5)
         if not put_text(out, identifier):
-            return None
+            return False
         out.need(256)
         out.put(b",", 1)
     out.put(b'"model_name":', 13)
     if not put_text(out, model):
-        return None
+        return False
     out.need(256)
     out.put(b',"model_version":"', 18)
     if type(version) is not int:
-        return None
+        return False
     put_signed(out, <int64_t>version)
     out.put(b'","outputs":[', 13)
     for tensor in outputs:
@@ -1021,33 +1051,41 @@ cdef object infer_text(object identifier, object model, object version, object o
         number = datatype.number
         array = plain_array(tensor.array, number)
         if array is None or cnp.PyArray_NDIM(array) > RANK_MAX:
-            return None
-        count = cnp.PyArray_SIZE(array)
-        elements_max -= count
-        if elements_max < 0:
-            return None
+            return False
         out.need(64)
         if not is_first:
             out.put(b",", 1)
         is_first = False
         out.put(b'{"name":', 8)
         if not put_text(out, tensor.name):
-            return None
+            return False
         out.need(64)
         out.put(b',"datatype":', 12)
         if not put_text(out, datatype._value_):
-            return None
-        out.need(64 + RANK_MAX * INTEGER_CHARACTERS_MAX)
+            return False
+        out.need(128 + RANK_MAX * INTEGER_CHARACTERS_MAX)
         out.put(b',"shape":', 9)
         put_shape(out, array)
-        out.put(b',"data":[', 9)
-        if not put_elements(out, array, number, count):
-            return None
-        out.need(8)
-        out.put(b"]}", 2)
+        if blobs is None:
+            count = cnp.PyArray_SIZE(array)
+            most -= count
+            if most < 0:
+                return False
+            out.put(b',"data":[', 9)
+            if not put_elements(out, array, number, count):
+                return False
+            out.need(8)
+            out.put(b"]}", 2)
+        else:
+            used = blobs.used()
+            if not put_raw(blobs, array, number, most):
+                return False
+            out.put(b',"parameters":{"binary_data_size":', 34)
+            put_signed(out, blobs.used() - used)
+            out.put(b"}}", 2)
     out.need(8)
     out.put(b"]}", 2)
-    return out.taken()
+    return True
 
 
 # ---- Frames between server and worker
@@ -1472,39 +1510,14 @@ cdef bint take_proto_input(Text* message, ProtoInput* found) noexcept nogil:
 cdef cnp.ndarray proto_array(Text* raw, ProtoInput* given, int number):
     """The elements of a raw tensor, copied: there are few. None unless they fit the shape."""
     cdef cnp.ndarray array
-    cdef const char* at = raw.begin
-    cdef const char* end = raw.begin + raw.size
-    cdef PyObject** target
-    cdef bytes element
-    cdef uint32_t length
-    cdef Py_ssize_t index
     if NUMPY_TYPES[number] < 0:
         return None
     if number == BYTES:
-        if given.count > raw.size // 4:
-            return None
-        array = new_array(given.shape, given.rank, number)
-        target = <PyObject**>cnp.PyArray_DATA(array)
-        for index in range(given.count):
-            if end - at < 4:
-                return None
-            memcpy(&length, at, 4)
-            at += 4
-            if length > <size_t>(end - at):
-                return None
-            element = PyBytes_FromStringAndSize(at, length)
-            Py_INCREF(element)
-            target[index] = <PyObject*>element
-            at += length
-        return array if at == end else None
-    if raw.size != given.count * ITEM_SIZES[number]:
+        return take_strings(raw.begin, raw.size, given.shape, given.rank, given.count)
+    if raw.size != given.count * ITEM_SIZES[number] or number == BOOL and not are_bits(raw.begin, raw.size):
         return None
-    if number == BOOL:
-        for index in range(raw.size):
-            if <unsigned char>at[index] > 1:
-                return None
     array = new_array(given.shape, given.rank, number)
-    memcpy(cnp.PyArray_DATA(array), at, raw.size)
+    memcpy(cnp.PyArray_DATA(array), raw.begin, raw.size)
     cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
     return array
 

@@ -47,6 +47,13 @@ def write_infer(identifier: str, model: str, version: int, outputs: tuple[Any, .
     return None
 
 
+def write_infer_with_blobs(
+    identifier: str, model: str, version: int, outputs: tuple[Any, ...], bytes_max: int
+) -> tuple[bytes, int] | None:
+    """None: as for whatever is not in the standard form."""
+    return None
+
+
 def read_model_infer(
     message: memoryview,
     datatypes: dict[bytes, tuple[Any, int]],
@@ -102,7 +109,15 @@ def load() -> str:
 
 
 NATIVE: Final = "native"
-FUNCTIONS: Final = ("read_infer", "write_infer", "read_model_infer", "write_model_infer", "write_batches", "read_result")
+FUNCTIONS: Final = (
+    "read_infer",
+    "write_infer",
+    "write_infer_with_blobs",
+    "read_model_infer",
+    "write_model_infer",
+    "write_batches",
+    "read_result",
+)
 
 FORM: Final = load()
 """The form that runs: NATIVE, or `Python: ` and why."""

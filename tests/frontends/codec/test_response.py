@@ -49,15 +49,15 @@ def test_members() -> None:
     assert "id" not in as_json(response())
 
 
-def test_blobs_are_views_over_the_outputs() -> None:
-    array = np.arange(1000, dtype=np.int32).reshape(10, 100)
+def test_large_blobs_are_views_over_the_outputs() -> None:
+    array = np.arange(10_000, dtype=np.int32).reshape(100, 100)
     encoded = encode_infer(response(array), BINARY_PLAN, MODEL)
     head, blob = encoded.parts
     assert json.loads(bytes(head))["outputs"] == [
-        {"name": "OUT0", "datatype": "INT32", "shape": [10, 100], "parameters": {"binary_data_size": 4000}}
+        {"name": "OUT0", "datatype": "INT32", "shape": [100, 100], "parameters": {"binary_data_size": 40_000}}
     ]
     assert np.shares_memory(np.frombuffer(blob, np.uint8), array)
-    assert (encoded.json_length, encoded.content_length) == (len(head), len(head) + 4000)
+    assert (encoded.json_length, encoded.content_length) == (len(head), len(head) + 40_000)
     assert encoded.content_type == "application/octet-stream"
 
 

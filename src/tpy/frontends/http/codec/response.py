@@ -16,9 +16,9 @@ import orjson
 from tpy.errors import ErrorCode, Internal, InvalidArgument, TpyError
 from tpy.frontends.binary_tensor import write_binary
 from tpy.frontends.classification import classify
-from tpy.frontends.http.codec.parameters import JSON_PLAN, HttpOutputPlan
+from tpy.frontends.http.codec.parameters import BINARY, JSON_PLAN, HttpOutputPlan
 from tpy.frontends.missing_outputs import missing_outputs
-from tpy.hot.codec import write_infer
+from tpy.hot.codec import write_infer, write_infer_with_blobs
 from tpy.limits import HTTP_INLINE_JSON_ELEMENTS_MAX, INLINE_STRING_OUTPUT_BYTES_MAX
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor, content_bytes
 from tpy.messages.inference import parameter_problem
@@ -47,6 +47,9 @@ JSON_TYPE = "application/json"
 BINARY_TYPE = "application/octet-stream"
 
 _PIECE_ELEMENTS_MAX = 16_384
+
+_COPIED_BYTES_MAX = 16 * KIB
+"""Blobs of so many bytes together are copied behind the JSON: one piece to send. Others are views over the arrays."""
 
 _PIECE_BYTES = 256 * KIB
 """Of strings, what is written at once, in two milliseconds at worst: control characters become six times as long."""
@@ -91,6 +94,13 @@ def encode_infer(response: InferenceResponse, plan: HttpOutputPlan, description:
         text = encode_standard(response)
         if text is not None:
             return EncodedInfer(parts=[text], json_length=None, content_type=JSON_TYPE, content_length=len(text))
+    elif not response.parameters and all(plan.choice(output.name) == BINARY for output in response.outputs):
+        written = write_infer_with_blobs(
+            response.id, response.model_name, response.model_version, response.outputs, _COPIED_BYTES_MAX
+        )
+        if written is not None:
+            body, length = written
+            return EncodedInfer(parts=[body], json_length=length, content_type=BINARY_TYPE, content_length=len(body))
     return encode_in_python(response, plan, description)
 
 
