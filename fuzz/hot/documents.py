@@ -42,6 +42,8 @@ _ESCAPES_TEXT = '\\n \\t \\r \\b \\f \\/ \\\\ \\" \\u0041 \\u00E4 \\u20ac \\ud83
 _PIECES = ("", "a", " ", "x,y]", "\u00e4", "\u20ac", "\U0001f600", "\x7f", *_ESCAPES_TEXT.split(" "))
 _WRONG_PIECES_TEXT = '\\ \\x \\u004 \\u00g0 \\ud800 \\udc00 \\ud83d\\u0041 \\ud83d\\n \\ude00\\ud83d \x01 \n " \\\u00e4'
 _WRONG_PIECES = _WRONG_PIECES_TEXT.split(" ")
+_PARAMETERS_TEXT = "binary_data_output sequence_id sequence_start sequence_end priority timeout own \u00e4 triton_x"
+_PARAMETERS = _PARAMETERS_TEXT.split()
 _WORDS = [kind.value for kind in DataType]
 _SPACES = ("", "", "", " ", "\n\t", "\r ")
 _MODEL: ModelDescription = description_of(
@@ -155,6 +157,18 @@ class _Writer:
             members.append(("parameters", self.members([("classification" if self.is_faulty() else "binary_data", value)])))
         return self.members(members)
 
+    def parameter(self, name: str) -> str:
+        chance = self.chance
+        if self.is_faulty():
+            return chance.choice((*_WRONG, *_INTEGERS, *_REAL_NUMBERS, *_STRINGS, "[1]", '{"a":1}', '"}"', '"{["'))
+        if name.startswith(("binary", "sequence_start", "sequence_end")):
+            return chance.choice(("true", "false"))
+        if name == "sequence_id" and chance.random() < 0.3:
+            return self.string()
+        if name == "own":
+            return chance.choice((self.string(), "true", "1.5", str(chance.randrange(2**64)), "-7"))
+        return str(chance.choice((0, 1, 2**32)))
+
     def body(self) -> tuple[bytes, int]:
         """A body, and the length of its JSON."""
         chance = self.chance
@@ -163,9 +177,9 @@ class _Writer:
             members.append(("outputs", self.joined([self.output(index) for index in range(chance.choice((1, 2)))], "[]")))
         if chance.random() < 0.3:
             members.append(("id", chance.choice(("7", '"\\u00e4"', '"\u00e4"') if self.is_faulty() else ('""', '"7"'))))
-        if chance.random() < 0.2:
-            value = "1" if self.is_faulty() else chance.choice(("true", "false"))
-            members.append(("parameters", self.members([("priority" if self.is_faulty() else "binary_data_output", value)])))
+        if chance.random() < 0.4:
+            names = chance.sample(_PARAMETERS, chance.choice((0, 1, 1, 2, 3)))
+            members.append(("parameters", self.members([(name, self.parameter(name)) for name in names] or [("own", "1")])))
         text = (self.members(members) + self.space()).encode()
         return text + b"".join(self.blobs), len(text)
 
@@ -279,6 +293,7 @@ def random_response(chance: Chance) -> InferenceResponse:
         id=chance.choice(("", "", "1", '"', "\u00e4", "x" * 5000)),
         outputs=outputs,
         parameters={"p": 1} if chance.random() < 0.1 else {},
+        final=chance.random() < 0.5,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,20 +20,36 @@ from tpy.frontends.grpc.codec import (
     decode_request,
     encode_response,
     encode_standard,
+    encode_stream_response,
     parse_request,
     read_standard,
     standard_request,
 )
+from tpy.frontends.grpc.codec.response import Pieces, stream_in_python
 from tpy.frontends.grpc.codec.wire import REQUEST_CLASS
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor
 
 REQUESTS = (
-    "a message that the native codec reads is read as protobuf and Python read it, bit for bit, and is refused by neither; what"
-    " it does not read is left to them, whatever the order, repetition and lengths of fields, and whatever bytes are wrong"
+    "a message that the native codec reads is read as protobuf and Python read it, bit for bit, or refused in the same words;"
+    " what it does not read is left to them, whatever the order, repetition and lengths of fields, and whatever bytes are wrong"
 )
 RESPONSES = (
     "an answer that the native codec writes is the bytes that protobuf and Python write, for any numbers, texts and shapes"
 )
+
+_PARAMETERS = (
+    "sequence_id",
+    "sequence_start",
+    "sequence_end",
+    "priority",
+    "timeout",
+    "triton_enable_empty_final_response",
+    "own",
+    "\u00e4",
+    "",
+    "triton_x",
+)
+_KINDS = ("bool_param", "int64_param", "string_param", "double_param", "uint64_param")
 
 _MODEL: ModelDescription = description_of([Tensor("A", DataType.FP32, np.zeros(2, np.float32))])
 Read = Callable[[memoryview], Decoded | None]
@@ -49,6 +66,17 @@ def specified(message: memoryview) -> Decoded:
     return decode_request(parse_request(message), description=_MODEL, version=None, received_ns=5, deadline_ns=7)
 
 
+def _set_parameter(parameter: Any, name: str, chance: Chance, *, fault: float) -> None:
+    kind = "bool_param" if name.endswith(("start", "end", "response")) else "int64_param"
+    if name == "sequence_id":
+        kind = chance.choice(("int64_param", "string_param"))
+    if chance.random() < fault or name == "own":
+        kind = chance.choice(_KINDS)
+    values = {"bool_param": (True, False), "string_param": ("", "x", "\u00e4", "x" * 200), "double_param": (0.5, float("inf"))}
+    whole = (0, 1, 7, 2**63 - 1) if kind == "uint64_param" else (0, 1, 7, 2**63 - 1, -1, -(2**63))
+    setattr(parameter, kind, chance.choice(values.get(kind, whole)))
+
+
 def message_of(chance: Chance) -> bytes:
     """A message that is in the standard form, or nearly."""
     fault = chance.choice((0.0, 0.0, 0.05, 0.2))
@@ -61,8 +89,9 @@ def message_of(chance: Chance) -> bytes:
         model_version=chance.choice(("", "", "1", "x")),
         id=chance.choice(("", "", "7", "\u00e4" if is_faulty() else "seven")),
     )
-    if is_faulty():
-        head.parameters["p"].int64_param = 1
+    if chance.random() < 0.4:
+        for name in chance.sample(_PARAMETERS, chance.choice((1, 2, 3))):
+            _set_parameter(head.parameters[name], name, chance, fault=fault)
     fields = []
     for index in range(chance.choice((1, 1, 1, 2, 3))):
         tensor = random_tensor(chance, f"I{0 if is_faulty() else index}", text=not is_faulty())
@@ -92,14 +121,16 @@ def message_of(chance: Chance) -> bytes:
 
 def compare(message: bytes, read: Read = native) -> bool:
     """Raise Violation where the two differ. Returns whether the native codec has read it."""
-    found = read(memoryview(message))
+    found = _read_or_refused(read, message)
     if found is None:
         return False
-    try:
-        wanted, plan = specified(memoryview(message))
-    except TpyError as error:
-        raise Violation(f"{message!r}\n  read as {found}\n  Python: {error}") from None
+    expected = _read_or_refused(specified, message)
+    if isinstance(found, str) or isinstance(expected, str) or expected is None:
+        if found != expected:
+            raise Violation(f"{message!r}\n  read as {found}\n  Python: {expected}")
+        return True
     request, own_plan = found
+    wanted, plan = expected
     fields = (
         "id",
         "requested_outputs",
@@ -121,6 +152,13 @@ def compare(message: bytes, read: Read = native) -> bool:
     ):
         raise Violation(f"{message!r}\n  read as {request} {own_plan}\n  Python: {wanted} {plan}")
     return True
+
+
+def _read_or_refused(read: Read, message: bytes) -> Decoded | str | None:
+    try:
+        return read(memoryview(message))
+    except TpyError as error:
+        return f"{type(error).__name__}: {error.message}"
 
 
 def _kind(tensor: Tensor) -> tuple[object, ...]:
@@ -150,11 +188,22 @@ def run_responses(chance: Chance) -> int:
     found = encode_standard(response, plan)
     if found is not None and found != (expected := _written(response, plan)):
         raise Violation(f"{response}\n  written as {found!r}\n  Python: {expected!r}")
+    if response.error is None:
+        description = description_of(list(response.outputs))
+        streamed = [
+            _joined(partial(encode, response, plan, description)) for encode in (encode_stream_response, stream_in_python)
+        ]
+        if streamed[0] != streamed[1]:
+            raise Violation(f"{response}\n  streamed as {streamed[0]!r}\n  Python: {streamed[1]!r}")
     return 1
 
 
 def _written(response: InferenceResponse, plan: GrpcOutputPlan) -> bytes | str:
+    return _joined(lambda: encode_response(response, plan, description_of(list(response.outputs))))
+
+
+def _joined(encode: Callable[[], Pieces]) -> bytes | str:
     try:
-        return b"".join(encode_response(response, plan, description_of(list(response.outputs))))
+        return b"".join(encode())
     except TpyError as error:
         return f"{type(error).__name__}: {error.message}"

@@ -241,11 +241,27 @@ def model_infer(**fields: Any) -> memoryview:
 def test_the_messages_that_clients_send_are_read_natively() -> None:
     found = codec.read_model_infer(model_infer(model_version="3", id="7"), TYPES, Tensor)
     assert found is not None
-    model, version, identifier, (tensor,), requested = found
-    assert (model, version, identifier, requested) == ("m", "3", "7", ())
+    model, version, identifier, (tensor,), requested, parameters = found
+    assert (model, version, identifier, requested, parameters) == ("m", "3", "7", (), b"")
     assert tensor.array.tolist() == [[1.0, 2.0]]
     assert tensor.array.flags.aligned
     assert not tensor.array.flags.writeable
+
+
+@native
+def test_parameters_are_left_to_python_and_all_else_is_read() -> None:
+    given: Any = REQUEST_CLASS()
+    given.parameters["sequence_id"].int64_param = 7
+    given.parameters["sequence_start"].bool_param = True
+    fields = given.SerializeToString()
+    found = codec.read_model_infer(memoryview(fields + bytes(model_infer())), TYPES, Tensor)
+    assert found is not None
+    assert found[5] == fields
+    document = read(request("[1,2]", more=r', "parameters" : {"own":"}\"{" , "sequence_id":7}'))
+    assert isinstance(document, tuple)
+    assert document[3:] == (False, rb'{"own":"}\"{" , "sequence_id":7}')
+    assert read(request("[1,2]", more=',"parameters":{"own":[]}')) is None
+    assert read(request("[1,2]", more=',"parameters":{"own":"}')) is None
 
 
 @native
@@ -266,13 +282,13 @@ def test_messages_that_are_cut_off_are_left_to_python(message: bytes) -> None:
 @native
 def test_answers_of_models_are_written_natively_up_to_a_size() -> None:
     outputs = (Tensor("A", DataType.FP32, np.zeros((2, 3), np.float32)), Tensor("B", DataType.BYTES, np.array([b"x"], object)))
-    written = codec.write_model_infer("7", "m", 1, outputs, 1000)
+    written = codec.write_model_infer("7", "m", 1, outputs, 1000, b"")
     assert written is not None
     message: Any = RESPONSE_CLASS.FromString(written)
     assert [list(output.shape) for output in message.outputs] == [[2, 3], [1]]
     assert list(message.raw_output_contents) == [bytes(24), b"\1\0\0\0x"]
-    assert codec.write_model_infer("7", "m", 1, outputs, len(written)) == written
-    assert codec.write_model_infer("7", "m", 1, outputs, len(written) - 1) is None
+    assert codec.write_model_infer("7", "m", 1, outputs, len(written), b"") == written
+    assert codec.write_model_infer("7", "m", 1, outputs, len(written) - 1, b"") is None
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -614,11 +614,13 @@ cdef object take_outputs(Cursor* c):
 
 def read_infer(bytes body not None, Py_ssize_t header_length, dict datatypes not None, make_tensor):
     """The inference request in `body`, of which the first `header_length` bytes are JSON and the others blobs; None unless it is
-    in the standard form: members `id`, `inputs`, `outputs` and the parameter `binary_data_output`, at most once each; strings
-    without escapes; `data` last in an input.
+    in the standard form: members `id`, `inputs`, `outputs` and `parameters`, at most once each; names without escapes; `data`
+    last in an input.
 
-    Returns (id, tensors, outputs, True if outputs that are not named are blobs); `outputs` is a tuple of (name, True for a
-    blob), empty for all. `datatypes` has (type, number) for each word in bytes; a tensor is `make_tensor(name, type, array)`.
+    Returns (id, tensors, outputs, True if outputs that are not named are blobs, parameters); `outputs` is a tuple of (name, True
+    for a blob), empty for all. Of `parameters` only `binary_data_output` is read, where there is nothing else; other texts are
+    returned as they are, and may be no JSON. `datatypes` has (type, number) for each word in bytes; a tensor is
+    `make_tensor(name, type, array)`.
     """
     cdef Cursor c
     cdef Text member, text
@@ -627,6 +629,7 @@ def read_infer(bytes body not None, Py_ssize_t header_length, dict datatypes not
     cdef list tensors = None
     cdef object tensor
     cdef bint has_id = False, has_outputs = False, has_parameters = False, is_binary = False
+    cdef bytes parameters = b""
     cdef Py_ssize_t blob_at = header_length
     if header_length > PyBytes_GET_SIZE(body):
         return None
@@ -666,16 +669,11 @@ def read_infer(bytes body not None, Py_ssize_t header_length, dict datatypes not
             if outputs is None:
                 return None
         elif is_word(&member, b"parameters", 10):
-            if has_parameters or not take(&c, b'{') or not take_text(&c, &text):
+            if has_parameters or not take_flat_object(&c, &text):
                 return None
             has_parameters = True
-            if not is_word(&text, b"binary_data_output", 18) or not take(&c, b':'):
-                return None
-            is_binary = take_literal(&c, b"true", 4)
-            if not is_binary and not take_literal(&c, b"false", 5):
-                return None
-            if not take(&c, b'}'):
-                return None
+            if not is_binary_output(&text, &is_binary):
+                parameters = PyBytes_FromStringAndSize(text.begin, text.size)
         else:
             return None
         if take(&c, b'}'):
@@ -685,7 +683,37 @@ def read_infer(bytes body not None, Py_ssize_t header_length, dict datatypes not
     skip_space(&c)
     if c.at != c.end or tensors is None or blob_at != PyBytes_GET_SIZE(body):
         return None
-    return identifier, tuple(tensors), outputs, is_binary
+    return identifier, tuple(tensors), outputs, is_binary, parameters
+
+
+cdef bint take_flat_object(Cursor* c, Text* text) noexcept nogil:
+    """Take what is in braces, if nothing in it is in braces or brackets. It may be no JSON."""
+    if not take(c, b'{'):
+        return False
+    text.begin = c.at - 1
+    while c.at < c.end:
+        c.at += 1
+        if c.at[-1] == b'"':
+            while c.at < c.end and c.at[0] != b'"':
+                c.at += 2 if c.at[0] == b'\\' else 1
+            c.at += 1
+        elif c.at[-1] == b'}':
+            text.size = c.at - text.begin
+            return True
+        elif c.at[-1] == b'{' or c.at[-1] == b'[':
+            return False
+    return False
+
+
+cdef bint is_binary_output(Text* text, bint* value) noexcept nogil:
+    """Whether an object has the parameter `binary_data_output`, which is put into `value`, and nothing else."""
+    cdef Cursor c
+    cdef Text name
+    c.at, c.end = text.begin, text.begin + text.size
+    if not take(&c, b'{') or not take_text(&c, &name) or not is_word(&name, b"binary_data_output", 18) or not take(&c, b':'):
+        return False
+    value[0] = take_literal(&c, b"true", 4)
+    return (value[0] or take_literal(&c, b"false", 5)) and take(&c, b'}')
 
 
 # ---- Writing
@@ -1526,7 +1554,8 @@ def read_model_infer(message, dict datatypes not None, make_tensor):
     """The ModelInferRequest in `message`, which supports the buffer protocol; None unless it is in the standard form: texts in
     ASCII and at most once each, inputs of a name, a datatype and a shape, with one raw tensor for each, outputs of a name.
 
-    Returns (model, version, id, tensors, names of outputs). `datatypes` and `make_tensor` as for `read_infer`.
+    Returns (model, version, id, tensors, names of outputs, parameters). Those are the fields as they are, a message of nothing
+    else, which may be wrong. `datatypes` and `make_tensor` as for `read_infer`.
     """
     cdef Py_buffer view
     PyObject_GetBuffer(message, &view, PyBUF_SIMPLE)
@@ -1548,6 +1577,8 @@ cdef object model_infer_in(Py_buffer* view, dict datatypes, object make_tensor):
     cdef int index
     cdef list names = []
     cdef list tensors = []
+    cdef list parameters = []
+    cdef const char* begin
     cdef PyObject* known
     cdef tuple datatype
     cdef cnp.ndarray array
@@ -1557,12 +1588,17 @@ cdef object model_infer_in(Py_buffer* view, dict datatypes, object make_tensor):
     c.at = <const char*>view.buf
     c.end = c.at + view.len
     while c.at < c.end:
+        begin = c.at
         if not take_field(&c, &number, &content):
             return None
         if 1 <= number <= 3:
             if texts[number].begin != NULL or not is_ascii(&content):
                 return None
             texts[number] = content
+        elif number == 4:
+            if len(parameters) == OBJECTS_MAX:
+                return None
+            parameters.append(PyBytes_FromStringAndSize(begin, c.at - begin))
         elif number == 5:
             if input_count == OBJECTS_MAX or not take_proto_input(&content, &inputs[input_count]):
                 return None
@@ -1600,7 +1636,7 @@ cdef object model_infer_in(Py_buffer* view, dict datatypes, object make_tensor):
             if other.name == tensor.name:
                 return None
         tensors.append(tensor)
-    return as_str(&texts[1]), as_str(&texts[2]), as_str(&texts[3]), tuple(tensors), tuple(names)
+    return as_str(&texts[1]), as_str(&texts[2]), as_str(&texts[3]), tuple(tensors), tuple(names), b"".join(parameters)
 
 
 cdef inline int varint_size(uint64_t value) noexcept nogil:
@@ -1660,16 +1696,18 @@ cdef Py_ssize_t raw_size(cnp.ndarray array, int number) except -1:
     return size
 
 
-def write_model_infer(identifier, model, version, outputs, bytes_max):
-    """A ModelInferResponse without parameters, whose outputs are all raw; None unless it has at most `bytes_max` bytes, which are
-    below WRITTEN_BYTES_MAX. `outputs` are Tensors."""
+def write_model_infer(identifier, model, version, outputs, bytes_max, bytes parameters not None):
+    """A ModelInferResponse with these fields of parameters, whose outputs are all raw; None unless it has at most `bytes_max`
+    bytes, which are below WRITTEN_BYTES_MAX. `outputs` are Tensors."""
     try:
-        return model_infer_text(identifier, model, version, outputs, bytes_max)
+        return model_infer_text(identifier, model, version, outputs, bytes_max, parameters)
     except (TypeError, ValueError, OverflowError, AttributeError):
         return None
 
 
-cdef object model_infer_text(object identifier, object model, object version, object outputs, Py_ssize_t bytes_max):
+cdef object model_infer_text(
+    object identifier, object model, object version, object outputs, Py_ssize_t bytes_max, bytes parameters
+):
     cdef Buffer out = Buffer()
     cdef Buffer inner = Buffer()
     cdef object tensor, datatype
@@ -1681,6 +1719,8 @@ cdef object model_infer_text(object identifier, object model, object version, ob
         return None
     if not put_proto_text(out, 1, model) or not put_proto_text(out, 2, str(version)) or not put_proto_text(out, 3, identifier):
         return None
+    out.need(PyBytes_GET_SIZE(parameters))
+    out.put(PyBytes_AS_STRING(parameters), PyBytes_GET_SIZE(parameters))
     for tensor in outputs:
         datatype = tensor.datatype
         number = datatype.number

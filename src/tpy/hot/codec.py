@@ -22,11 +22,12 @@ SWITCH: Final = "TPY_NATIVE_CODEC"
 TensorT = TypeVar("TensorT")
 ResultT = TypeVar("ResultT")
 
-Infer = tuple[str, tuple[TensorT, ...], tuple[tuple[str, bool], ...], bool]
-"""An inference request: id, tensors, named outputs with True for those wanted as blobs, and True if all others are."""
+Infer = tuple[str, tuple[TensorT, ...], tuple[tuple[str, bool], ...], bool, bytes]
+"""An inference request: id, tensors, named outputs with True for those wanted as blobs, True if all others are, and the text of
+its parameters, which may be no JSON; b"" where that is all that they say."""
 
-ModelInfer = tuple[str, str, str, tuple[TensorT, ...], tuple[str, ...]]
-"""A ModelInferRequest: model, version, id, tensors, names of outputs."""
+ModelInfer = tuple[str, str, str, tuple[TensorT, ...], tuple[str, ...], bytes]
+"""A ModelInferRequest: model, version, id, tensors, names of outputs, and its parameters: a message that may be wrong."""
 
 Result = tuple[tuple[int, int, int], list[ResultT]]
 """A message of kind RESULT: when the batch was handed to the model, came back, and was sent, in ns; a result for each request."""
@@ -63,7 +64,9 @@ def read_model_infer(
     return None
 
 
-def write_model_infer(identifier: str, model: str, version: int, outputs: tuple[Any, ...], bytes_max: int) -> bytes | None:
+def write_model_infer(
+    identifier: str, model: str, version: int, outputs: tuple[Any, ...], bytes_max: int, parameters: bytes
+) -> bytes | None:
     """None: as for whatever is not in the standard form."""
     return None
 

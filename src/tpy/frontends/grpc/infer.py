@@ -21,8 +21,7 @@ from tpy.frontends.grpc.transport import Metadata, UnaryCall
 from tpy.frontends.load_report import load_fields
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import forget_trace, run_in_thread
-from tpy.hot.codec import ModelInfer
-from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, Tensor
+from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
 from tpy.messages.records import RequestRecord
 from tpy.services import RequestHandle, ResolvedModel, held
 
@@ -120,7 +119,7 @@ class _UnaryInfer:
         except Exception:
             self._fail(unexpected_error(self._call.path))
 
-    def _submit_standard(self, standard: ModelInfer[Tensor]) -> None:
+    def _submit_standard(self, standard: codec.Standard) -> None:
         call, parts = self._call, self._parts
         model, version = self._admit(standard[0], standard[1])
         forwarded = None if parts.policy.is_open else parts.policy.forwarded(call.metadata)

@@ -32,8 +32,7 @@ from tpy.frontends.grpc.calls import INFERENCE, CallParts, count_refusal, fail_c
 from tpy.frontends.grpc.transport import Metadata, StreamCall
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import run_in_thread
-from tpy.hot.codec import ModelInfer
-from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, Tensor, held_bytes
+from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, held_bytes
 from tpy.messages.records import RequestRecord
 from tpy.services import RequestHandle, ResolvedModel, held
 
@@ -298,7 +297,7 @@ class _InferStream:
         turn.description = model.description
         return model, version, caller
 
-    def _submit_standard(self, turn: _Turn, standard: ModelInfer[Tensor]) -> None:
+    def _submit_standard(self, turn: _Turn, standard: codec.Standard) -> None:
         parts, call = self._parts, self._call
         name, turn.version_text, turn.id = standard[:3]
         model, version, caller = self._admit(turn, name)

@@ -7,6 +7,7 @@ encode_response, encode_stream_response, ...          InferenceResponse -> piece
 from tpy.frontends.grpc.codec.parameters import NO_PLAN, GrpcOutputPlan
 from tpy.frontends.grpc.codec.request import (
     Decoded,
+    Standard,
     decode_request,
     is_heavy,
     parse_version,
@@ -28,6 +29,7 @@ __all__ = [
     "Decoded",
     "GrpcOutputPlan",
     "ParsedRequest",
+    "Standard",
     "decode_request",
     "encode_empty_final",
     "encode_response",

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from google.protobuf.message import DecodeError
+
 from tpy import limits
 from tpy.echo import echo, echo_list, request_prefix
 from tpy.errors import InvalidArgument
@@ -13,9 +15,9 @@ from tpy.frontends.binary_tensor import element_count, read_binary
 from tpy.frontends.bytes_tensor import ELEMENT_BYTES_MIN
 from tpy.frontends.grpc.codec.contents import read_contents
 from tpy.frontends.grpc.codec.parameters import NO_PLAN, NONE, GrpcOutputPlan, read_parameters
-from tpy.frontends.grpc.codec.wire import ParsedRequest
+from tpy.frontends.grpc.codec.wire import REQUEST_CLASS, ParsedRequest
 from tpy.frontends.shared_memory import NO_REGIONS, RegionRange, TensorResolver, read_region, residency_of
-from tpy.hot.codec import ModelInfer, read_model_infer
+from tpy.hot.codec import read_model_infer
 from tpy.limits import TENSOR_DIMS_MAX
 from tpy.messages import DataType, InferenceRequest, ModelDescription, ParameterValue, Tensor
 from tpy.messages.allowed import allowed_inputs, with_hint
@@ -80,16 +82,28 @@ Decoded = tuple[InferenceRequest, GrpcOutputPlan]
 _DATATYPES = {word.encode(): (kind, kind.number) for word, kind in BY_WORD.items()}
 
 
-def read_standard(message: memoryview) -> ModelInfer[Tensor] | None:
+Standard = tuple[str, str, str, tuple[Tensor, ...], tuple[str, ...], Mapping[str, Any] | None]
+"""A ModelInferRequest: model, version, id, tensors, names of outputs, and its parameters, None for none."""
+
+
+def read_standard(message: memoryview) -> Standard | None:
     """The parts of a small request, where the native codec reads it, which `standard_request` puts together. None: it is to be
     parsed and decoded."""
     if len(message) > limits.GRPC_WHOLE_PARSE_BYTES_MAX:
         return None
-    return read_model_infer(message, _DATATYPES, Tensor)
+    standard = read_model_infer(message, _DATATYPES, Tensor)
+    if standard is None:
+        return None
+    model, version, identifier, inputs, requested, fields = standard
+    try:
+        parameters = REQUEST_CLASS.FromString(fields).parameters if fields else None
+    except DecodeError:
+        return None
+    return model, version, identifier, inputs, requested, parameters
 
 
 def standard_request(
-    standard: ModelInfer[Tensor],
+    standard: Standard,
     *,
     version: int | None,
     received_ns: int,
@@ -97,18 +111,25 @@ def standard_request(
     forwarded: Mapping[str, ParameterValue] | None = None,
 ) -> Decoded:
     """As `decode_request`, of what `read_standard` gave."""
-    model, _, identifier, inputs, requested = standard
+    model, _, identifier, inputs, requested, given = standard
+    parameters = NONE if given is None else read_parameters(given)
+    own = parameters.own or NO_PARAMETERS
     request = InferenceRequest(
         model_name=model,
         model_version=version,
         id=identifier,
         inputs=inputs,
         requested_outputs=requested,
-        parameters=dict(forwarded) if forwarded else NO_PARAMETERS,
+        parameters={**own, **forwarded} if forwarded else own,
+        sequence=parameters.sequence,
+        priority=parameters.priority,
+        timeout_us=parameters.timeout_us,
         received_ns=received_ns,
         deadline_ns=deadline_ns,
     )
-    return request, GrpcOutputPlan(requested=requested) if requested else NO_PLAN
+    if not requested and not parameters.empty_final:
+        return request, NO_PLAN
+    return request, GrpcOutputPlan(requested=requested, empty_final=parameters.empty_final)
 
 
 def is_heavy(parsed: ParsedRequest, message_bytes: int) -> bool:

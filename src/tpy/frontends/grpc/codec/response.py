@@ -28,6 +28,11 @@ from tpy.messages.inference import parameter_problem
 Pieces = list[bytes | memoryview]
 
 _FINAL = "triton_final_response"
+_IS_FINAL, _IS_NOT_FINAL = (
+    RESPONSE_CLASS(parameters={_FINAL: {"bool_param": is_final}}).SerializeToString() for is_final in (True, False)
+)
+"""The field of this parameter."""
+
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 
@@ -56,19 +61,30 @@ def encode_response(response: InferenceResponse, plan: GrpcOutputPlan, descripti
     return _encode(response, plan, description, response.parameters)[0]
 
 
-def encode_standard(response: InferenceResponse, plan: GrpcOutputPlan) -> bytes | None:
-    """As `encode_response`, of a response that the native codec writes, in one piece; None for all others."""
+def encode_standard(response: InferenceResponse, plan: GrpcOutputPlan, parameters: bytes = b"") -> bytes | None:
+    """As `encode_response`, of a response that the native codec writes, in one piece; None for all others. `parameters` are the
+    fields of those that it gets."""
     if response.error is not None or response.parameters or len(response.outputs) < len(plan.requested):
         return None
     if plan.class_counts or plan.regions:
         return None
-    return write_model_infer(response.id, response.model_name, response.model_version, response.outputs, GRPC_JOINED_BYTES_MAX)
+    return write_model_infer(
+        response.id, response.model_name, response.model_version, response.outputs, GRPC_JOINED_BYTES_MAX, parameters
+    )
 
 
 def encode_stream_response(response: InferenceResponse, plan: GrpcOutputPlan, description: ModelDescription) -> Pieces:
     """A ModelStreamInferResponse. Raises as `encode_response`."""
     if response.error is not None:
         raise response.error
+    written = encode_standard(response, plan, _IS_FINAL if response.final else _IS_NOT_FINAL)
+    if written is not None:
+        return [infer_response(len(written)) + written]
+    return stream_in_python(response, plan, description)
+
+
+def stream_in_python(response: InferenceResponse, plan: GrpcOutputPlan, description: ModelDescription) -> Pieces:
+    """As `encode_stream_response`, which it is the specification of, of a response without error."""
     pieces, size = _encode(response, plan, description, {**response.parameters, _FINAL: response.final})
     start = infer_response(size)
     return [start, *pieces] if len(pieces) > 1 else [start + pieces[0]]

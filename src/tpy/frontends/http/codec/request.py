@@ -158,8 +158,8 @@ def parse_infer(
         return request, BINARY_PLAN
     if type(body) is bytes and header_length <= HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX:
         standard = read_infer(body, header_length, _DATATYPES, Tensor)
-        if standard is not None:
-            return _standard_request(standard, description, version, received_ns, forwarded)
+        if standard is not None and (decoded := _standard_request(standard, description, version, received_ns, forwarded)):
+            return decoded
     return parse_in_python(body, header_length, description, version, received_ns, forwarded, tensors)
 
 
@@ -190,22 +190,34 @@ def _standard_request(
     version: int | None,
     received_ns: int,
     forwarded: Mapping[str, ParameterValue] | None,
-) -> tuple[InferenceRequest, HttpOutputPlan]:
-    """As `_read`, of a document that the native codec has read."""
-    request_id, inputs, outputs, is_binary = standard
+) -> tuple[InferenceRequest, HttpOutputPlan] | None:
+    """As `_read`, of a document that the native codec has read; None for one whose parameters are no JSON."""
+    request_id, inputs, outputs, is_binary, text = standard
+    parameters = NONE
+    if text:
+        try:
+            document = load_document(text)
+        except InvalidArgument:
+            return None
+        parameters = read_parameters(document)
+        is_binary = parameters.binary_output
     plan = BINARY_PLAN if is_binary else JSON_PLAN
     requested: tuple[str, ...] = ()
     if outputs:
         requested = tuple([name for name, _ in outputs])
         choices = {name: BINARY if wants_blob else JSON for name, wants_blob in outputs}
         plan = HttpOutputPlan(choices=choices, default=plan.default)
+    own = parameters.own or NO_PARAMETERS
     request = InferenceRequest(
         model_name=description.name,
         model_version=version,
         id=request_id,
         inputs=inputs,
         requested_outputs=requested,
-        parameters=dict(forwarded) if forwarded else NO_PARAMETERS,
+        parameters={**own, **forwarded} if forwarded else own,
+        sequence=parameters.sequence,
+        priority=parameters.priority,
+        timeout_us=parameters.timeout_us,
         received_ns=received_ns,
     )
     return request, plan
