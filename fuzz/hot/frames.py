@@ -56,12 +56,20 @@ def _tensor(chance: Chance, name: str) -> Tensor:
     return Tensor(name, tensor.datatype, array)
 
 
+def _sequence(chance: Chance) -> SequencePosition:
+    return SequencePosition(
+        correlation_id=chance.choice((1, 2**63, 2**64 - 1, "a", "\u00e4", 'q"', "x" * 128)),
+        start=chance.random() < 0.5,
+        end=chance.random() < 0.5,
+    )
+
+
 def _request(chance: Chance) -> Request:
     names = [chance.choice(("IN", "b", "\u00e4", 'q"')) + str(index) for index in range(chance.choice((0, 1, 1, 2)))]
     return Request(
         id=chance.choice(("", "", "7", "\u00e4", '"', "x" * 70_000 if chance.random() < 0.05 else "x")),
         inputs={name: _tensor(chance, name) for name in names},
-        sequence=SequencePosition(correlation_id=3, start=True) if chance.random() < 0.05 else None,
+        sequence=_sequence(chance) if chance.random() < 0.3 else None,
         timeout_us=chance.choice((0, 0, 5, 2**62, 2**63 - 1, 2**63, 2**64 - 1)),
         parameters={"p": 1} if chance.random() < 0.05 else {},
         requested_outputs=chance.choice(((), (), ("OUT",), ("A", "\u00e4"))),

@@ -1121,6 +1121,8 @@ cdef bint put_infer(Buffer out, Buffer blobs, object identifier, object model, o
 cdef enum:
     ALIGNMENT = 16
     PREFIX_BYTES = 24
+    SEQUENCE_START = 1
+    SEQUENCE_END = 2
 
 
 cdef inline void put_u16(Buffer out, uint16_t value) noexcept:
@@ -1214,17 +1216,21 @@ cdef bint put_inputs(Buffer out, Buffer data, dict inputs, Py_ssize_t data_max) 
 
 
 cdef bint put_request(Buffer out, Buffer data, object request, Py_ssize_t data_max) except -1:
-    """Write a request that is not part of a sequence, has no parameters, and is not observed."""
-    cdef object wanted, name, inputs, timeout_us
+    """Write a request that has no parameters, and is not observed."""
+    cdef object wanted, name, inputs, timeout_us, sequence
     cdef bint is_first = True
-    if request.sequence is not None or request.record is not None or request.parameters:
+    if request.record is not None or request.parameters:
         return False
     out.need(1)
     out.put(b"[", 1)
     if not put_text(out, request.id):
         return False
     out.need(64)
-    out.put(b",0,0,", 5)
+    sequence = request.sequence
+    if sequence is None:
+        out.put(b",0,0,", 5)
+    elif not put_sequence(out, sequence):
+        return False
     timeout_us = request.timeout_us
     if type(timeout_us) is not int or timeout_us < 0 or timeout_us >> 63:
         return False
@@ -1254,9 +1260,24 @@ cdef bint put_request(Buffer out, Buffer data, object request, Py_ssize_t data_m
     return True
 
 
+cdef bint put_sequence(Buffer out, object sequence) except -1:
+    """Write a place in a sequence: its id and flags, with commas around them."""
+    cdef object identifier = sequence.correlation_id
+    out.put(b",", 1)
+    if type(identifier) is int:
+        put_unsigned(out, <uint64_t>identifier)
+    elif not put_text(out, identifier):
+        return False
+    out.need(64)
+    out.put(b",", 1)
+    put_unsigned(out, (SEQUENCE_START if sequence.start else 0) | (SEQUENCE_END if sequence.end else 0))
+    out.put(b",", 1)
+    return True
+
+
 def write_batches(magic, kind, version, stream, batches, data_max):
     """The frame of kind EXECUTE of these batches, each a sequence of requests; None unless all tensors are in host memory and
-    have at most `data_max` bytes together, texts need no escapes, and no request has parameters, a sequence or an observer."""
+    have at most `data_max` bytes together, texts need no escapes, and no request has parameters or an observer."""
     try:
         return batches_frame(magic, kind, version, stream, batches, data_max)
     except (TypeError, ValueError, OverflowError, AttributeError):
