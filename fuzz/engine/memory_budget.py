@@ -8,10 +8,23 @@ from dataclasses import dataclass, field
 
 from fuzz.chance import Chance
 from fuzz.target import Target, Violation
-from tpy_data.engine.budget.core.budget import TURN_LOADS, Action, BudgetCore, Load, Refuse, State, Unload, Why
+from tpy_data.engine.budget.core.budget import TURN_LOADS, Action, Amounts, BudgetCore, Load, Refuse, State, Unload, Why
 
 _STEPS = (20, 60, 150)
-_RULES = ("ask", "forget", "loaded", "larger", "failed", "unloaded", "time", "pin", "load", "refuse", *(why.name for why in Why))
+_RULES = (
+    "ask",
+    "forget",
+    "loaded",
+    "larger",
+    "failed",
+    "unloaded",
+    "time",
+    "pin",
+    "load",
+    "refuse",
+    "gpus",
+    *(why.name for why in Why),
+)
 _INVARIANT = "models are loaded and unloaded for a memory budget in the order, and for the reasons, that its rules give"
 
 
@@ -20,7 +33,7 @@ class Row:
     """A model. `since` says in which order it began to be waited for, None: it is not."""
 
     key: int
-    size: int
+    size: Amounts
     resident_min: int
     keep_alive: int
     warm: bool
@@ -31,16 +44,20 @@ class Row:
     took: int = 0
     used: int = 0
 
+    def places(self) -> set[int]:
+        """The places where it has, or is to have, memory."""
+        return {place for place, size in enumerate(self.size) if size}
+
 
 @dataclass(kw_only=True, slots=True)
 class NaiveBudget:
     """The decisions, written for being right and nothing else: everything is summed, sorted and filtered anew."""
 
-    budget: int
+    budget: Amounts
     loads_max: int
     turn_max: int
+    pinned: Amounts
     rows: list[Row] = field(default_factory=list)
-    pinned: int = 0
     asked: int = 0
 
     def ask(self, row: Row) -> None:
@@ -53,7 +70,7 @@ class NaiveBudget:
         """The actions, in order; they count as begun."""
         actions: list[Action] = []
         for row in self._waiting():
-            if row.size > self.budget - self.pinned:
+            if any(row.size[place] > self.budget[place] - self.pinned[place] for place in row.places()):
                 row.since = None
                 actions.append(Refuse(row.key))
         for row in self._loaded():
@@ -62,39 +79,48 @@ class NaiveBudget:
             elif row.keep_alive and row.used + row.keep_alive <= now:
                 actions.append(self._unload(row, Why.UNUSED))
         actions += self._shrink(busy)
-        room_missing = False
-        slots = self.loads_max - sum(row.state is State.LOADING and now - row.began < self.turn_max for row in self.rows)
-        ahead = 0
+        closed: set[int] = set()  # places where no room can be made for models ahead
+        slots = self.loads_max - len(self._loading(now))
+        ahead: list[Row] = []
         for row in self._waiting():
-            if slots <= 0 or room_missing:
+            if slots <= 0:
                 break
-            if row.state is State.DRAINING:
-                ahead += row.size
-                continue
-            slots -= 1
-            if self._fits(row, ahead):
+            if row.state is State.DRAINING or not self._may_go(row, closed, now):
+                ahead.append(row)
+            elif self._fits(row, ahead):
+                slots -= 1
                 actions.append(self._load(row, now))
-                continue
-            ahead += row.size
-            chosen = self._victims(ahead - self._free() - self._coming(), now, busy)
-            room_missing = chosen is None
-            actions += [self._unload(victim, why) for victim, why in chosen or ()]
-        if not room_missing:
-            for row in self.rows:
-                if slots > 0 and row.warm and row.state is State.UNLOADED and self._fits(row, ahead):
+            else:
+                ahead.append(row)
+                wanted = {place: sum(each.size[place] for each in ahead) for place in row.places()}
+                missing = {place: wanted[place] - self._free(place) - self._coming(place) for place in wanted}
+                chosen, lacking = self._victims(missing, now, busy)
+                if lacking:
+                    closed |= lacking
+                else:
                     slots -= 1
-                    actions.append(self._load(row, now))
+                    actions += [self._unload(victim, why) for victim, why in chosen]
+        for row in self.rows:
+            if (
+                slots > 0
+                and row.warm
+                and row.state is State.UNLOADED
+                and self._may_go(row, closed, now)
+                and self._fits(row, ahead)
+            ):
+                slots -= 1
+                actions.append(self._load(row, now))
         return actions
 
-    def used(self) -> int:
-        """All that is or will be in memory."""
-        return self.pinned + sum(row.size for row in self.rows if row.state is not State.UNLOADED)
+    def used(self, place: int) -> int:
+        """All that is or will be there."""
+        return self.pinned[place] + sum(row.size[place] for row in self.rows if row.state is not State.UNLOADED)
 
-    def _free(self) -> int:
-        return self.budget - self.used()
+    def _free(self, place: int) -> int:
+        return self.budget[place] - self.used(place)
 
-    def _coming(self) -> int:
-        return sum(row.size for row in self.rows if row.state is State.DRAINING)
+    def _coming(self, place: int) -> int:
+        return sum(row.size[place] for row in self.rows if row.state is State.DRAINING)
 
     def _waiting(self) -> list[Row]:
         return sorted((row for row in self.rows if row.since is not None), key=lambda row: row.since or 0)
@@ -102,18 +128,33 @@ class NaiveBudget:
     def _loaded(self) -> list[Row]:
         return sorted((row for row in self.rows if row.state is State.LOADED), key=lambda row: row.began)
 
-    def _fits(self, row: Row, ahead: int) -> bool:
-        return row.size <= self._free() and row.size + ahead <= self._free() + self._coming()
+    def _loading(self, now: int) -> list[Row]:
+        return [row for row in self.rows if row.state is State.LOADING and now - row.began < self.turn_max]
+
+    def _may_go(self, row: Row, closed: set[int], now: int) -> bool:
+        gpus = {place for other in self._loading(now) for place in other.places()} - {0}
+        return not row.places() & (closed | gpus)
+
+    def _fits(self, row: Row, ahead: list[Row]) -> bool:
+        for place in row.places():
+            before = sum(each.size[place] for each in ahead)
+            free, coming = self._free(place), self._coming(place)
+            if row.size[place] > free or row.size[place] + before > free + coming:
+                return False
+        return True
 
     def _shrink(self, busy: set[int]) -> list[Action]:
         actions: list[Action] = []
         newest = max((row.loaded for row in self._loaded()), default=0)
         for row in sorted(self._loaded(), key=lambda row: (row.loaded == newest, row.used, row.began)):
-            if row.key not in busy and self.used() - self._coming() > self.budget:
+            over = [place for place in row.places() if self.used(place) - self._coming(place) > self.budget[place]]
+            if row.key not in busy and over:
                 actions.append(self._unload(row, Why.OVER))
         return actions
 
-    def _victims(self, short: int, now: int, busy: set[int]) -> list[tuple[Row, Why]] | None:
+    def _victims(self, missing: dict[int, int], now: int, busy: set[int]) -> tuple[list[tuple[Row, Why]], set[int]]:
+        """The models to unload, and the places where that is not enough."""
+
         def left_until(row: Row) -> int:
             turn = min(TURN_LOADS * row.took, self.turn_max) if row.key in busy else 0
             return row.loaded + max(row.resident_min, row.took, turn)
@@ -122,10 +163,15 @@ class NaiveBudget:
         idle = sorted((row for row in may_go if row.key not in busy), key=lambda row: (row.used, row.began))
         turns = sorted((row for row in may_go if row.key in busy), key=lambda row: (row.loaded, row.began))
         ordered = [*((row, Why.ROOM) for row in idle), *((row, Why.TURN) for row in turns)]
-        for count in range(len(ordered) + 1):
-            if sum(row.size for row, _ in ordered[:count]) >= short:
-                return ordered[:count]
-        return None
+        chosen: list[tuple[Row, Why]] = []
+
+        def lacking() -> set[int]:
+            return {place for place, short in missing.items() if short > sum(row.size[place] for row, _ in chosen)}
+
+        for row, why in ordered:
+            if row.places() & lacking():
+                chosen.append((row, why))
+        return chosen, lacking()
 
     @staticmethod
     def _load(row: Row, now: int) -> Load:
@@ -148,7 +194,7 @@ class History:
         self.now = 0
         self.busy: set[int] = set()
 
-    def add(self, size: int, *, resident_min: int, keep_alive: int, warm: bool) -> None:
+    def add(self, size: Amounts, *, resident_min: int, keep_alive: int, warm: bool) -> None:
         """One more model."""
         key = len(self.naive.rows)
         self.naive.rows.append(Row(key=key, size=size, resident_min=resident_min, keep_alive=keep_alive, warm=warm))
@@ -166,7 +212,7 @@ class History:
         row.since = None
         self.core.forget(row.key)
 
-    def end_load(self, row: Row, size: int | None) -> None:
+    def end_load(self, row: Row, size: Amounts | None) -> None:
         """A load is over: the model is so large, or None, it has failed."""
         if size is None:
             self.unload(row)
@@ -181,7 +227,7 @@ class History:
         row.state = State.UNLOADED
         self.core.unloaded(row.key)
 
-    def pin(self, size: int) -> None:
+    def pin(self, size: Amounts) -> None:
         """The models that stay have so much."""
         self.naive.pinned = size
         self.core.pin(-1, size)
@@ -193,7 +239,8 @@ class History:
         before = {row.key: row.state for row in self.naive.rows}
         expected = self.naive.decide(self.now, self.busy)
         _require(_told(found), _told(expected), f"actions at {self.now}, from {before}")
-        _require(self.core.used_bytes, self.naive.used(), "bytes in use")
+        used = tuple(map(self.naive.used, range(len(self.naive.budget))))
+        _require(self.core.used, used, "bytes in use")
         waiting = sorted((row for row in self.naive.rows if row.since is not None), key=lambda row: row.since or 0)
         _require(self.core.waiting(), [row.key for row in waiting], "what waits")
         _require(
@@ -208,12 +255,12 @@ def _step(history: History, chance: Chance) -> None:
     history.now += chance.choice((1, 1, 2, 10, 50))
     budget = history.naive.budget
     if row.state is State.LOADING:
-        size: int | None = row.size
+        size: Amounts | None = row.size
         if chance.random() < 0.1:
             size = None
         elif chance.random() < 0.3:
             chance.took("larger")
-            size = chance.randint(1, budget)
+            size = _size(chance, budget, most=budget[0])
         chance.took("failed" if size is None else "loaded")
         history.end_load(row, size)
     elif row.state is State.DRAINING and chance.random() < 0.5:
@@ -224,7 +271,7 @@ def _step(history: History, chance: Chance) -> None:
         history.forget(row)
     elif chance.random() < 0.05:
         chance.took("pin")
-        history.pin(chance.randint(0, budget))
+        history.pin(tuple(chance.randint(0, most) for most in budget))
     elif row.state is State.LOADED and chance.random() < 0.5:
         (history.busy.add if chance.random() < 0.5 else history.busy.discard)(row.key)
         history.ask(row)
@@ -233,6 +280,11 @@ def _step(history: History, chance: Chance) -> None:
         history.ask(row)
     for action in history.decide():
         chance.took(action.why.name if isinstance(action, Unload) else type(action).__name__.lower())
+
+
+def _size(chance: Chance, budget: Amounts, *, most: int) -> Amounts:
+    """Of a model: something on the host, and maybe something on each GPU."""
+    return chance.randint(1, most), *(chance.choice((0, chance.randint(1, gpu // 2))) for gpu in budget[1:])
 
 
 def _told(actions: Sequence[Action]) -> list[str]:
@@ -255,12 +307,16 @@ class ForgetfulCore(BudgetCore[int]):
 
 def run_history(chance: Chance, kind: type[BudgetCore[int]] = BudgetCore) -> int:
     """Drive a core through a random history beside the naive model; returns the number of its steps."""
-    budget, loads_max, turn_max = chance.choice((6, 10, 30)), chance.choice((1, 2, 4)), chance.choice((5, 100))
+    loads_max, turn_max = chance.choice((1, 2, 4)), chance.choice((5, 100))
+    gpus = chance.choice((0, 0, 1, 2))
+    if gpus:
+        chance.took("gpus")
+    budget = (chance.choice((6, 10, 30)), *(chance.choice((4, 10)) for _ in range(gpus)))
     core = kind(budget, loads_max=loads_max, turn_ns_max=turn_max)
-    history = History(core, NaiveBudget(budget=budget, loads_max=loads_max, turn_max=turn_max))
+    history = History(core, NaiveBudget(budget=budget, loads_max=loads_max, turn_max=turn_max, pinned=(0,) * len(budget)))
     for _ in range(chance.randint(2, 9)):
         history.add(
-            chance.randint(1, budget + 1) if chance.random() < 0.1 else chance.randint(1, 5),
+            _size(chance, budget, most=budget[0] + 1 if chance.random() < 0.1 else 5),
             resident_min=chance.choice((0, 0, 3, 40)),
             keep_alive=chance.choice((0, 0, 30)),
             warm=chance.random() < 0.2,

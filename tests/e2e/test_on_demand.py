@@ -68,11 +68,17 @@ def infer(server: ServerProcess, name: str) -> list[list[float]]:
     return found
 
 
+def post(server: ServerProcess, name: str) -> Any:
+    """The answer over HTTP."""
+    body = {"inputs": [{"name": "INPUT", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
+    with urllib.request.urlopen(f"http://{server.http}/v2/models/{name}/infer", json.dumps(body).encode()) as answer:
+        return json.load(answer)
+
+
 def refusal(server: ServerProcess, name: str) -> tuple[int, str, str | None]:
     """Status, text and Retry-After of a request over HTTP."""
-    body = {"inputs": [{"name": "INPUT", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"http://{server.http}/v2/models/{name}/infer", json.dumps(body).encode())
+        post(server, name)
     error = refused.value
     return error.code, json.load(error)["error"], error.headers["Retry-After"]
 
@@ -120,6 +126,38 @@ def test_a_call_that_can_never_be_answered_is_refused_in_time(tmp_path: Path) ->
         assert code == 503, "the error of the call is passed on"
         assert "model 'b:1' was not loaded within 1 s: it is unloaded" in text
         assert infer(server, "b") == [[2, 4, 6]] * 2, "and its room is there when the caller has ended"
+
+
+ECHO = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        given = [pb_utils.get_input_tensor_by_name(each, "INPUT").as_numpy() for each in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", each)]) for each in given]
+"""
+
+
+def test_workers_on_a_gpu_make_room_there(tmp_path: Path) -> None:
+    """Each worker has 3 GiB of the fake GPU 0, as NVML tells, whatever the configuration says of GPUs."""
+    config = AFFINE_CONFIG.replace("onnxruntime", "python")
+    for name, count in (("a", 1), ("b", 1), ("two", 2)):
+        ModelFolder(tmp_path, name).config(f"{config} instance_group {{ kind: KIND_CPU count: {count} }}").python(ECHO)
+    flags = ("--model-control-mode=on-demand", "--model-memory-budget=10GiB", "--model-gpu-memory-budget=0:5GiB")
+    with ServerProcess(*flags, repositories=[tmp_path], program=("-m", "tests.page.server_with_gpus", "serve")) as server:
+        for name in ("a", "b", "two"):
+            assert post(server, name)["outputs"][0]["data"] == [1, 2, 3]
+        wait_until(lambda: "unloading 'two:1', the budget is exceeded" in server.log)
+        code, text, later = refusal(server, "two")
+        assert (code, text, bool(later)) == (
+            503,
+            "model 'two:1' needs 6144.0 MiB, --model-gpu-memory-budget of GPU 0 is 5120.0 MiB",
+            True,
+        )
+        with urllib.request.urlopen(f"http://{server.metrics}/metrics") as page:
+            lines = page.read().decode().splitlines()
+    assert 'tpy_memory_budget_gpu_bytes{gpu="0",gpu_uuid="GPU-aaaa"} 5368709120' in lines
+    assert 'tpy_memory_budget_unloads_total{reason="over"} 3' in lines, "no other was loaded beside one of them"
 
 
 FRAGILE = """

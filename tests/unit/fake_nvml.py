@@ -14,11 +14,12 @@ class NvmlError(Exception):
 
 
 class FakeNvml:
-    """Two GPUs. `broken` has what fails, by function and UUID."""
+    """Two GPUs. `broken` has what fails, by function and UUID; `processes` are ids and bytes, by UUID."""
 
     def __init__(self) -> None:
         self.broken: set[tuple[str, str]] = set()
         self.energy_mj = 5_000_000
+        self.processes: dict[str, list[tuple[int, int | None]]] = {}
         self.calls = 0
 
     def nvmlInit(self) -> None:
@@ -42,6 +43,10 @@ class FakeNvml:
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
         return self._of("nvmlDeviceGetTotalEnergyConsumption", handle, self.energy_mj)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> Any:
+        found = [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in self.processes.get(handle, ())]
+        return self._of("nvmlDeviceGetComputeRunningProcesses", handle, found)
 
     def _of(self, function: str, uuid: str, value: Any) -> Any:
         self.calls += 1

@@ -45,7 +45,7 @@ from tpy.telemetry.metrics import (
 from tpy.telemetry.repositories import RepositoryUse, held_models, repository_families
 from tpy.telemetry.rollouts import RolloutShare, rollout_families
 from tpy.tenants import TenantRules
-from tpy_data.engine.budget.metrics import BudgetUse, budget_families
+from tpy_data.engine.budget.metrics import BudgetUse, GpuBudgetUse, budget_families
 from tpy_data.engine.tenancy.metrics import tenant_families
 from tpy_data.engine.tuning.metrics import batching_families
 from tpy_data.schedulers.core.tenants import tenants_of
@@ -118,7 +118,7 @@ def page(*, openmetrics: bool, more: Sequence[MeasuredFamily] = ()) -> str:
         *pinned_pool_families(1, 0),
         *repository_families([RepositoryUse("s3://bucket/a", True, 1, 2, 3)], 9),
         held_models({"models": 3}),
-        *budget_families(BudgetUse(9, 5, 1, {"loaded": 2}, 3, {"room": 1}, {"late": 1})),
+        *budget_families(BudgetUse(9, 5, 1, {"loaded": 2}, 3, {"room": 1}, {"late": 1}, [GpuBudgetUse(0, "GPU-a", 7, 2)])),
         *tenant_families(tenants_of([TenantRules(name="a")])),
         *batching_families([(ModelId(name, space), Version(1), QUEUE) for name, space in (("m", ""), ("m", "n"))]),
         *rollout_families(

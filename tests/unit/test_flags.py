@@ -330,6 +330,19 @@ def test_polling_needs_an_interval() -> None:
         ({"model_memory_budget": "gpu:0=1GiB"}, "--model-memory-budget: 'gpu:0=1GiB' is not a size"),
         ({"model_control_mode": "on-demand"}, "--model-control-mode=on-demand needs --model-memory-budget, such as 20GiB"),
         ({"model_sizes_file": "sizes.json"}, "--model-sizes-file needs --model-memory-budget"),
+        ({"model_gpu_memory_budget": "0:1GiB"}, "--model-gpu-memory-budget needs --model-memory-budget, such as 20GiB"),
+        (
+            {"model_memory_budget": "1GiB", "model_gpu_memory_budget": "1GiB"},
+            "--model-gpu-memory-budget: expected <GPU device ID>:<size>, such as 0:20GiB, got '1GiB'",
+        ),
+        (
+            {"model_memory_budget": "1GiB", "model_gpu_memory_budget": "-1:1GiB"},
+            "--model-gpu-memory-budget: expected <GPU device ID>:<size>, such as 0:20GiB, got '-1:1GiB'",
+        ),
+        (
+            {"model_memory_budget": "1GiB", "model_gpu_memory_budget": "0:much"},
+            "--model-gpu-memory-budget: GPU 0: 'much' is not a size, expected bytes or a number with KiB, MiB, GiB",
+        ),
     ],
 )
 def test_budgets_that_cannot_be(given: dict[str, str], reason: str) -> None:
@@ -344,7 +357,16 @@ def test_budgets(text: str, size_bytes: int) -> None:
     flags = {"model_repository": ["r"], "model_control_mode": ["on-demand"], "model_memory_budget": [text]}
     found = server_options(*collect(flags, {})).memory_budget
     assert found is not None
-    assert (found.bytes, found.all_on_demand) == (size_bytes, True)
+    assert (found.bytes, found.gpus, found.all_on_demand) == (size_bytes, {}, True)
+
+
+def test_budgets_of_gpus() -> None:
+    flags = {"model_repository": ["r"], "model_memory_budget": ["1GiB"], "model_gpu_memory_budget": ["0:20GiB", "3:512M"]}
+    found = server_options(*collect(flags, {})).memory_budget
+    assert found is not None
+    assert (found.bytes, found.gpus) == (1 << 30, {0: 20 << 30, 3: 512 << 20})
+    with pytest.raises(UsageError, match="--model-gpu-memory-budget: GPU 3 is given twice"):
+        server_options(*collect({**flags, "model_gpu_memory_budget": ["3:1GiB", "03:1GiB"]}, {}))
 
 
 def test_defaults_have_the_type_of_their_kind() -> None:

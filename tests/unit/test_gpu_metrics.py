@@ -132,7 +132,7 @@ def test_the_package_has_what_is_asked_of_it() -> None:
     """The functions that the fake stands for are there under these names; starting it may fail, for want of a driver."""
     pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
     functions = [name for name in vars(FakeNvml) if name.startswith("nvml")]
-    assert len(functions) == 7
+    assert len(functions) == 8
     assert [name for name in functions if not callable(getattr(pynvml, name, None))] == []
     assert set(GPU_FAMILIES) >= {family.name for family in GpuSampler([A]).families}
 

@@ -9,6 +9,7 @@ from itertools import accumulate, count
 from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -18,11 +19,18 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter
 from tpy.config.on_demand import LoadPolicy, LoadWhen, load_policy, unexpected_parameters
 from tpy.units import NS_PER_MS, NS_PER_S
-from tpy_data.engine.budget.core.budget import BudgetCore, Load, Refuse, Shortage, State, Unload, Why
-from tpy_data.engine.budget.core.sizes import KeptSize, ModelFiles, Sizes
+from tpy_data.engine.budget.core.budget import Amounts, BudgetCore, Load, Refuse, Shortage, State, Unload, Why
+from tpy_data.engine.budget.core.sizes import Footprint, KeptSize, KeptSizes, ModelFiles, Sizes
 
 
 def core_of(budget: int, sizes: dict[str, int], *, loads_max: int = 2, turn_max: int = 1000, **options: Any) -> BudgetCore[str]:
+    return core_of_places((budget,), {key: (size,) for key, size in sizes.items()}, loads_max, turn_max, **options)
+
+
+def core_of_places(
+    budget: Amounts, sizes: dict[str, Amounts], loads_max: int = 2, turn_max: int = 1000, **options: Any
+) -> BudgetCore[str]:
+    """A core for the host and GPUs."""
     core: BudgetCore[str] = BudgetCore(budget, loads_max=loads_max, turn_ns_max=turn_max)
     for key, size in sizes.items():
         core.add(key, size, **options)
@@ -34,7 +42,7 @@ def load(core: BudgetCore[str], key: str, at: int, took: int = 1) -> None:
     core.use(key, at)
     core.ask(key)
     assert Load(key) in core.advance(at)
-    core.loaded(key, core.size_bytes(key), at + took)
+    core.loaded(key, core.size(key), at + took)
 
 
 def test_the_least_recently_used_makes_room_and_only_where_that_is_enough() -> None:
@@ -73,7 +81,7 @@ def test_what_cannot_fit_is_refused_with_its_figures() -> None:
     assert core.shortage("b") == Shortage(11, 10, 0)
     assert core.shortage("a") is None
     core.ask("a")
-    core.pin("stays", 3)
+    core.pin("stays", (3,))
     assert core.advance(1) == [Refuse("a")]
     assert core.shortage("a") == Shortage(8, 10, 3)
     assert core.waiting() == []
@@ -84,27 +92,27 @@ def test_what_has_turned_out_larger_displaces_others_and_then_itself() -> None:
     for at, key in enumerate("abc"):
         load(core, key, at * 10)
     core.ask("a")
-    core.loaded("c", 6, 30)
+    core.loaded("c", (6,), 30)
     assert core.advance(31, {"a"}) == [Unload("b", Why.OVER)]
     core.unloaded("b")
-    core.loaded("c", 20, 40)
+    core.loaded("c", (20,), 40)
     assert core.advance(41, {"a"}) == [Unload("c", Why.OVER)], "nothing busy is unloaded for that"
 
 
 def test_unused_models_go_and_warm_ones_come() -> None:
     core = core_of(5, {"a": 3}, keep_alive_ns=100)
-    core.add("warm", 2, warm=True)
-    core.add("too much", 3, warm=True)
+    core.add("warm", (2,), warm=True)
+    core.add("too much", (3,), warm=True)
     assert core.advance(0) == [Load("warm"), Load("too much")]
-    core.loaded("warm", 2, 1)
-    core.loaded("too much", 3, 1)
+    core.loaded("warm", (2,), 1)
+    core.loaded("too much", (3,), 1)
     load_at = 50
     core.ask("a")
     assert core.advance(load_at) == [Unload("warm", Why.ROOM), Unload("too much", Why.ROOM)]
     core.unloaded("warm")
     core.unloaded("too much")
     assert core.advance(60) == [Load("a")], "warm models are loaded once"
-    core.loaded("a", 3, 61)
+    core.loaded("a", (3,), 61)
     assert core.advance(160, {"a"}) == []
     assert core.advance(259) == []
     assert core.next_deadline_ns() == 260
@@ -124,6 +132,63 @@ def test_models_that_hang_while_they_load_do_not_keep_others_from_being_loaded()
     assert core.advance(101) == [], "their memory is not for others"
 
 
+# GPUs
+
+
+def test_room_on_a_gpu_is_made_by_what_is_there() -> None:
+    core = core_of_places((100, 10, 10), {"host": (9, 0, 0), "a": (5, 6, 0), "b": (5, 0, 6), "c": (5, 0, 6)})
+    for at, key in enumerate(("host", "b", "a")):
+        load(core, key, at * 10)
+    core.ask("c")
+    assert core.advance(40) == [Unload("b", Why.ROOM)], "the host's models were used longer ago, and stay"
+    core.unloaded("b")
+    assert core.advance(50) == [Load("c")]
+    assert core.used == (19, 6, 6)
+
+
+def test_a_model_fits_where_it_fits_into_every_place() -> None:
+    core = core_of_places((10, 10), {"a": (2, 11), "b": (11, 2), "c": (3, 3)})
+    assert core.shortage("a") == Shortage(11, 10, 0, 1)
+    assert core.shortage("b") == Shortage(11, 10, 0)
+    core.pin("stays", (0, 8))
+    assert core.shortage("c") == Shortage(3, 10, 8, 1)
+    core.unpin("stays")
+    assert core.shortage("c") is None
+
+
+def test_onto_a_gpu_one_model_loads_at_a_time() -> None:
+    core = core_of_places((100, 10, 10), {"a": (1, 2, 0), "b": (1, 2, 0), "c": (1, 0, 2), "d": (1, 0, 0)}, 4)
+    for key in "abcd":
+        core.ask(key)
+    assert core.advance(0) == [Load("a"), Load("c"), Load("d")]
+    core.loaded("c", (1, 0, 2), 5)
+    assert core.advance(10) == [], "b waits for a"
+    core.loaded("a", (1, 2, 0), 11)
+    assert core.advance(11) == [Load("b")]
+
+
+def test_a_model_that_waits_for_one_gpu_holds_up_nobody_on_another() -> None:
+    core = core_of_places((20, 10, 10), {"busy": (5, 10, 0), "first": (5, 10, 0), "next": (5, 4, 0), "other": (5, 0, 10)})
+    load(core, "busy", 0, took=50)
+    for key in ("first", "next", "other"):
+        core.ask(key)
+    assert core.advance(60, {"busy"}) == [Load("other")], "next is behind first, on the same GPU"
+    core.loaded("other", (5, 0, 10), 70)
+    core.unloaded("busy")
+    assert core.advance(80) == [Load("first")]
+
+
+def test_what_has_turned_out_larger_on_a_gpu_displaces_others_there() -> None:
+    core = core_of_places((100, 10), {"host": (3, 0), "a": (3, 4), "b": (3, 4)})
+    for at, key in enumerate(("host", "a")):
+        load(core, key, at * 10)
+    core.ask("b")
+    assert core.advance(30) == [Load("b")]
+    core.loaded("b", (3, 8), 40)
+    assert core.is_short
+    assert core.advance(41) == [Unload("a", Why.OVER)]
+
+
 def test_waits_are_told_by_the_pace_of_loads() -> None:
     core = core_of(100, {"a": 1, "b": 1, "c": 1, "d": 1}, loads_max=1)
     load(core, "a", 0, took=1000)
@@ -134,22 +199,27 @@ def test_waits_are_told_by_the_pace_of_loads() -> None:
     assert (core.wait_ns("c"), core.wait_ns("d")) == (2000, 3000)
 
 
+_SIZES = st.tuples(st.integers(1, 8), st.integers(0, 4), st.integers(0, 4))
+
+
 class Beside(RuleBasedStateMachine):
     """The core beside the naive model. Time passes with each rule."""
 
     @initialize(
-        budget=st.integers(5, 20),
+        budget=st.tuples(st.integers(5, 20)) | st.tuples(st.integers(5, 20), st.integers(3, 9), st.integers(3, 9)),
         loads_max=st.integers(1, 3),
         turn_max=st.sampled_from((3, 50)),
         models=st.lists(
-            st.tuples(st.integers(1, 8), st.sampled_from((0, 4)), st.sampled_from((0, 20)), st.booleans()), min_size=2, max_size=7
+            st.tuples(_SIZES, st.sampled_from((0, 4)), st.sampled_from((0, 20)), st.booleans()), min_size=2, max_size=7
         ),
     )
-    def begin(self, budget: int, loads_max: int, turn_max: int, models: list[tuple[int, int, int, bool]]) -> None:
+    def begin(self, budget: Amounts, loads_max: int, turn_max: int, models: list[tuple[Amounts, int, int, bool]]) -> None:
         core: BudgetCore[int] = BudgetCore(budget, loads_max=loads_max, turn_ns_max=turn_max)
-        self.history = History(core, NaiveBudget(budget=budget, loads_max=loads_max, turn_max=turn_max))
+        self.places = len(budget)
+        naive = NaiveBudget(budget=budget, loads_max=loads_max, turn_max=turn_max, pinned=(0,) * self.places)
+        self.history = History(core, naive)
         for size, resident_min, keep_alive, warm in models:
-            self.history.add(size, resident_min=resident_min, keep_alive=keep_alive, warm=warm)
+            self.history.add(size[: self.places], resident_min=resident_min, keep_alive=keep_alive, warm=warm)
 
     def some(self, number: int, *states: State) -> Row | None:
         found = [row for row in self.history.naive.rows if row.state in states]
@@ -162,12 +232,12 @@ class Beside(RuleBasedStateMachine):
         assert row is not None
         self.history.ask(row)
 
-    @rule(number=st.integers(0, 6), time=st.integers(1, 20), size=st.none() | st.integers(1, 12))
-    def a_load_ends(self, number: int, time: int, size: int | None) -> None:
+    @rule(number=st.integers(0, 6), time=st.integers(1, 20), size=st.none() | _SIZES)
+    def a_load_ends(self, number: int, time: int, size: Amounts | None) -> None:
         row = self.some(number, State.LOADING)
         if row is not None:
             self.history.now += time
-            self.history.end_load(row, size)
+            self.history.end_load(row, None if size is None else size[: self.places])
 
     @rule(number=st.integers(0, 6))
     def an_unload_ends(self, number: int) -> None:
@@ -188,9 +258,9 @@ class Beside(RuleBasedStateMachine):
         waiting = [row for row in self.history.naive.rows if row.since is not None]
         self.history.forget(waiting[number % len(waiting)])
 
-    @rule(size=st.integers(0, 6))
-    def models_that_stay_change(self, size: int) -> None:
-        self.history.pin(size)
+    @rule(size=_SIZES)
+    def models_that_stay_change(self, size: Amounts) -> None:
+        self.history.pin(size[: self.places])
 
     @invariant()
     def they_agree(self) -> None:
@@ -242,7 +312,7 @@ def simulate(core: BudgetCore[int], arrivals: list[tuple[int, int]], *, load_ns:
         elif what == "done":
             open_requests[model] -= 1
         elif what == "loaded":
-            core.loaded(model, core.size_bytes(model), now)
+            core.loaded(model, core.size(model), now)
             for since in waiting.pop(model, []):
                 waits.append(now - since)
                 begin(now, model)
@@ -291,9 +361,9 @@ def zipf(generator: random.Random, models: int, requests: int, *, rate: float, e
 def test_a_thousand_models_in_a_budget_for_fifty(exponent: float) -> None:
     """The hit rate is that of an LRU cache within 3 %, although loads take a while and busy models stay."""
     arrivals = zipf(random.Random(7), 1000, 15_000, rate=10, exponent=exponent)
-    core: BudgetCore[int] = BudgetCore(50 * 100, loads_max=4, turn_ns_max=15 * NS_PER_S)
+    core: BudgetCore[int] = BudgetCore((50 * 100,), loads_max=4, turn_ns_max=15 * NS_PER_S)
     for model in range(1000):
-        core.add(model, 100)
+        core.add(model, (100,))
     seen = simulate(core, arrivals, load_ns=200 * NS_PER_MS, execute_ns=10 * NS_PER_MS)
     ideal = lru_hits([model for _, model in arrivals], 50)
     print(f"hits {seen.hits}, of an LRU {ideal}, loads {seen.loads}, longest wait {max(seen.waits_ns) / NS_PER_S:.2f} s")
@@ -305,9 +375,9 @@ def test_a_thousand_models_in_a_budget_for_fifty(exponent: float) -> None:
 def test_two_models_that_cannot_both_fit_take_turns() -> None:
     """Both are asked all the time. Loading takes a tenth of it, and nobody waits for longer than a turn and two loads."""
     load_ns = NS_PER_S
-    core: BudgetCore[int] = BudgetCore(10, loads_max=2, turn_ns_max=60 * NS_PER_S)
-    core.add(0, 6)
-    core.add(1, 6)
+    core: BudgetCore[int] = BudgetCore((10,), loads_max=2, turn_ns_max=60 * NS_PER_S)
+    core.add(0, (6,))
+    core.add(1, (6,))
     arrivals = [(at * 50 * NS_PER_MS, at % 2) for at in range(20 * 400)]  # 400 s
     seen = simulate(core, arrivals, load_ns=load_ns, execute_ns=200 * NS_PER_MS)
     assert 400 / 13 <= seen.loads <= 400 / 11 + 1
@@ -316,13 +386,25 @@ def test_two_models_that_cannot_both_fit_take_turns() -> None:
 
 
 def test_a_model_that_is_asked_now_and_then_is_not_starved_by_busy_ones() -> None:
-    core: BudgetCore[int] = BudgetCore(4, loads_max=1, turn_ns_max=5 * NS_PER_S)
+    core: BudgetCore[int] = BudgetCore((4,), loads_max=1, turn_ns_max=5 * NS_PER_S)
     for model in range(5):
-        core.add(model, 1 if model else 3)  # model 0 needs three places of four
+        core.add(model, (1 if model else 3,))  # model 0 needs three places of four
     arrivals = [(at * 20 * NS_PER_MS, 1 + at % 4) for at in range(50 * 120)]
     arrivals += [(at * 10 * NS_PER_S + 1, 0) for at in range(1, 12)]
     seen = simulate(core, arrivals, load_ns=NS_PER_S, execute_ns=100 * NS_PER_MS)
     assert max(seen.waits_ns) <= 15 * NS_PER_S
+
+
+def test_models_of_two_gpus_and_a_host_that_are_all_short_wait_for_a_bounded_time() -> None:
+    """All are busy all the time they are loaded, and one needs half of everything."""
+    core: BudgetCore[int] = BudgetCore((8, 6, 6), loads_max=4, turn_ns_max=5 * NS_PER_S)
+    for model in range(6):
+        core.add(model, (2, 3, 0) if model % 2 else (2, 0, 3))
+    core.add(6, (4, 3, 3))
+    arrivals = [(at * 50 * NS_PER_MS, at % 7) for at in range(20 * 120)]
+    seen = simulate(core, arrivals, load_ns=NS_PER_S // 2, execute_ns=500 * NS_PER_MS)
+    print(f"hits {seen.hits} of {seen.requests}, loads {seen.loads}, longest wait {max(seen.waits_ns) / NS_PER_S:.2f} s")
+    assert max(seen.waits_ns) <= 10 * NS_PER_S, "two turns"
 
 
 # Sizes and parameters
@@ -330,16 +412,28 @@ def test_a_model_that_is_asked_now_and_then_is_not_starved_by_busy_ones() -> Non
 
 def test_sizes_are_remembered_by_fingerprint_and_estimated_by_backend() -> None:
     sizes = Sizes({"m:1": KeptSize("one", "onnxruntime", 500, 100)})
-    assert sizes.expected_bytes("m:1", "onnxruntime", ModelFiles("one", 100)) == 500
-    assert sizes.expected_bytes("m:1", "onnxruntime", ModelFiles("other", 150)) == 150 + 400
-    assert sizes.expected_bytes("n:1", "python", ModelFiles("x", 7)) == 7
-    assert sizes.measured("n:1", "python", ModelFiles("x", 7), 1000) == 1000
-    assert sizes.expected_bytes("o:1", "python", ModelFiles("y", 20)) == 20 + 993
-    assert sizes.measured("n:1", "python", ModelFiles("x", 7), 0) == 500, (
+    assert sizes.expected("m:1", "onnxruntime", ModelFiles("one", 100)) == (500, {})
+    assert sizes.expected("m:1", "onnxruntime", ModelFiles("other", 150)) == (150 + 400, {})
+    assert sizes.expected("n:1", "python", ModelFiles("x", 7)) == (7, {})
+    assert sizes.measured("n:1", "python", ModelFiles("x", 7), Footprint(1000)) == (1000, {})
+    assert sizes.expected("o:1", "python", ModelFiles("y", 20)) == (20 + 993, {})
+    assert sizes.measured("n:1", "python", ModelFiles("x", 7), Footprint(0)) == (500, {}), (
         "memory that is used again does not show: it counts half"
     )
-    assert sizes.measured("n:1", "python", ModelFiles("z", 70), 10) == 70, "no model is smaller than its files"
-    assert Sizes(sizes.kept().models).expected_bytes("n:1", "python", ModelFiles("z", 70)) == 70
+    assert sizes.measured("n:1", "python", ModelFiles("z", 70), Footprint(10)) == (70, {}), "no model is smaller than its files"
+    assert Sizes(sizes.kept().models).expected("n:1", "python", ModelFiles("z", 70)) == (70, {})
+
+
+def test_sizes_on_gpus_are_remembered_and_estimated() -> None:
+    sizes = Sizes({})
+    assert sizes.expected("m:1", "python", ModelFiles("one", 100), [0, 2]) == (100, {0: 100, 2: 100})
+    assert sizes.measured("m:1", "python", ModelFiles("one", 100), Footprint(300, {0: 400})) == (300, {0: 400})
+    assert sizes.expected("m:1", "python", ModelFiles("one", 100), [0, 2]) == (300, {0: 400}), "it was measured"
+    assert sizes.expected("n:1", "python", ModelFiles("x", 10), [1]) == (210, {1: 10})
+    assert sizes.measured("m:1", "python", ModelFiles("one", 100), Footprint(300, {0: 200})) == (300, {0: 300})
+    content = msgspec.json.encode(sizes.kept())
+    kept = msgspec.json.decode(content, type=KeptSizes)
+    assert Sizes(kept.models).expected("m:1", "python", ModelFiles("one", 100)) == (300, {0: 300})
 
 
 def config_of(**parameters: str) -> ModelConfig:

@@ -6,6 +6,7 @@ It decides nothing about what should be served. The parts, in the order to read 
 answers for a name), `calls` (requests of models to models), `budget` (models that are loaded when they are asked for).
 """
 
-from tpy_data.engine.data_plane import DataPlane, DataPlaneOptions, MemoryBudgetOptions, open_data_plane
+from tpy_data.engine.data_plane import DataPlane, DataPlaneOptions, open_data_plane
+from tpy_data.engine.memory_budget_options import MemoryBudgetOptions
 
 __all__ = ["DataPlane", "DataPlaneOptions", "MemoryBudgetOptions", "open_data_plane"]

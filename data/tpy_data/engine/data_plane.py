@@ -46,6 +46,7 @@ from tpy_data.engine.explanation.core.recent import recent_activity
 from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.engine.loading.loaded_version import Backends, Loader
 from tpy_data.engine.loading.placing import Machine
+from tpy_data.engine.memory_budget_options import MemoryBudgetOptions
 from tpy_data.engine.requests.request_log import RequestLog
 from tpy_data.engine.rollouts.when_needed import RolloutsWhenNeeded
 from tpy_data.engine.runtimes.reconciler import Reconciler
@@ -64,16 +65,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
-
-class MemoryBudgetOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """--model-memory-budget. Requests wait `wait_ns_max` for a load; `all_on_demand` is --model-control-mode=on-demand, `file`
-    --model-sizes-file."""
-
-    bytes: int
-    wait_ns_max: int = 60 * NS_PER_S
-    all_on_demand: bool = False
-    file: Path | None = None
 
 
 class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -367,10 +358,14 @@ async def open_data_plane(
         latencies=options.latencies,
         restarts=options.restarts,
     )
-    budget = None if options.memory_budget is None else await _open_budget(options, options.memory_budget, clock)
-    if budget is not None:
-        from tpy_data.engine.runtimes import on_demand_runtime  # most servers have no budget
+    budget = None
+    if options.memory_budget is not None:
+        from tpy_data.engine.budget.opening import open_budget  # most servers have no budget
+        from tpy_data.engine.runtimes import on_demand_runtime
 
+        budget = await open_budget(
+            options.memory_budget, options.machine, loader.meter, clock, loads_max=options.load_threads_max
+        )
         shared = shared._replace(make_runtime=partial(on_demand_runtime.make_runtime, budget=budget))
     if tenancy is not None:
         shared = shared._replace(make_copy=tenancy.make_copy)
@@ -400,22 +395,6 @@ async def open_data_plane(
         shared.unloaders.close()
         if shared.cache is not None:
             shared.cache.close()
-
-
-async def _open_budget(options: DataPlaneOptions, wanted: MemoryBudgetOptions, clock: Clock) -> MemoryBudget:
-    """Raises Unavailable for a file of sizes that cannot be read."""
-    from tpy_data.engine.budget.memory_budget import MemoryBudget, read_sizes  # most servers have no budget
-
-    kept = {} if wanted.file is None else await trio.to_thread.run_sync(read_sizes, wanted.file)
-    return MemoryBudget(
-        wanted.bytes,
-        clock,
-        loads_max=options.load_threads_max,
-        wait_ns_max=wanted.wait_ns_max,
-        all_on_demand=wanted.all_on_demand,
-        file=wanted.file,
-        kept=kept,
-    )
 
 
 def _is_engine(served: Served) -> bool:

@@ -71,6 +71,16 @@ class HasHostMemory(Protocol):
 
 
 @runtime_checkable
+class HasProcess(Protocol):
+    """An instance in a separate process (`HasHostMemory`) may have this as well: its memory on GPUs is looked up by the id."""
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process; None once it has ended."""
+        ...
+
+
+@runtime_checkable
 class GivesMemoryBack(Protocol):
     """An instance in a separate process (`HasHostMemory`) may have this as well: one that keeps memory for its next batches."""
 

@@ -188,6 +188,14 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _flag(
         "Model repository",
+        "model-gpu-memory-budget",
+        (),
+        "Memory of one GPU that all models together may take, such as 0:20GiB, beside --model-memory-budget; once for each GPU. "
+        "GPUs without it are not counted. An addition of tpy.",
+        metavar="DEVICE:SIZE",
+    ),
+    _flag(
+        "Model repository",
         "model-load-wait-secs",
         60,
         "Seconds that a request waits for a model that is loaded on demand; then it is refused. An addition of tpy.",

@@ -180,6 +180,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     tenants_file: str
     batching_curves_file: str
     model_memory_budget: str
+    model_gpu_memory_budget: tuple[str, ...]
     model_load_wait_secs: int
     model_sizes_file: str
     rate_limit: str
@@ -265,12 +266,13 @@ def server_options(
 
 def _memory_budget(v: _Values) -> MemoryBudgetOptions | None:
     all_on_demand = v.model_control_mode == ON_DEMAND
-    if not (v.model_memory_budget or v.model_sizes_file or all_on_demand):
+    sizes, gpu_sizes = v.model_memory_budget, v.model_gpu_memory_budget
+    if not (sizes or gpu_sizes or v.model_sizes_file or all_on_demand):
         return None
     from tpy.cli.memory_budget import memory_budget_options  # most servers have no budget
 
     wait_s, file = v.model_load_wait_secs, v.model_sizes_file
-    return memory_budget_options(v.model_memory_budget, wait_s=wait_s, all_on_demand=all_on_demand, file=file)
+    return memory_budget_options(sizes, gpu_sizes, wait_s=wait_s, all_on_demand=all_on_demand, file=file)
 
 
 def _trace_config(v: _Values) -> list[str]:

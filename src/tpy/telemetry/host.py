@@ -30,9 +30,12 @@ _PINNED_USED = "nv_pinned_memory_pool_used_bytes"
 
 MEMORY_BUDGET_FAMILIES: Mapping[str, MetricKind] = {
     f"tpy_memory_budget_{name}": MetricKind.COUNTER if name.endswith("total") else MetricKind.GAUGE
-    for name in ("bytes", "used_bytes", "models", "waiting_requests", "loads_total", "unloads_total", "refusals_total")
+    for name in (
+        *("bytes", "used_bytes", "gpu_bytes", "gpu_used_bytes", "models"),
+        *("waiting_requests", "loads_total", "unloads_total", "refusals_total"),
+    )
 }
-"""Of servers with --model-memory-budget."""
+"""Of servers with --model-memory-budget, and --model-gpu-memory-budget."""
 
 TENANT_FAMILIES: Mapping[str, MetricKind] = {
     f"tpy_tenant_{name}": MetricKind.COUNTER if name.endswith("total") else MetricKind.GAUGE

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,16 +18,31 @@ import trio
 
 from tpy.clock import Clock
 from tpy.config import ModelConfig
+from tpy.config.model_config import InstanceKind
 from tpy.config.on_demand import LoadPolicy, LoadWhen, load_policy
 from tpy.errors import QueueFull, TpyError, Unavailable
 from tpy.files import format_of, read_file, replace_file
 from tpy.limits import MODEL_SIZES_FILE_BYTES_MAX, ON_DEMAND_LOOK_S, RETRY_AFTER_S_MAX
+from tpy.messages import MemoryUsage
 from tpy.state import ObservedKey
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.units import KIB, MIB, NS_PER_S
-from tpy_data.engine.budget.core.budget import Action, BudgetCore, Load, Refuse, Shortage, State, Unload, Why
-from tpy_data.engine.budget.core.sizes import FORMAT, KeptSize, KeptSizes, ModelFiles, Sizes
-from tpy_data.engine.budget.metrics import BudgetUse, budget_families
+from tpy_data.engine.budget.core.budget import (
+    HOST,
+    Action,
+    Amounts,
+    BudgetCore,
+    Load,
+    Refuse,
+    Shortage,
+    State,
+    Unload,
+    Why,
+    shortage,
+)
+from tpy_data.engine.budget.core.sizes import FORMAT, Footprint, KeptSize, KeptSizes, ModelFiles, Sizes
+from tpy_data.engine.budget.gpus import GpuBudget
+from tpy_data.engine.budget.metrics import BudgetUse, GpuBudgetUse, budget_families
 from tpy_data.engine.budget.on_demand_engine import OnDemandEngine, WaitingRoom
 
 _log = logging.getLogger(__name__)
@@ -62,9 +77,11 @@ class ModelOnDemand(Protocol):
 
 
 class Member:
-    """A model of the budget, as its engine asks about it (a `Demand`)."""
+    """A model of the budget, as its engine asks about it (a `Demand`). Its instances are to be on `gpus`."""
 
-    def __init__(self, budget: MemoryBudget, model: ModelOnDemand, backend: str, files: ModelFiles) -> None:
+    def __init__(
+        self, budget: MemoryBudget, model: ModelOnDemand, backend: str, files: ModelFiles, gpus: Collection[int]
+    ) -> None:
         self._budget = budget
         self._core = budget.core
         self._clock = budget.clock
@@ -73,6 +90,7 @@ class Member:
         self.name = f"{model.key.model}:{model.key.version}"
         self.backend = backend
         self.files = files
+        self.gpus = gpus
 
     def used(self) -> None:
         """See Demand."""
@@ -95,9 +113,9 @@ class Member:
 
     def cannot_fit(self) -> TpyError | None:
         """See Demand."""
-        self._core.expect(self.key, self._budget.expected_bytes(self))
-        shortage = self._core.shortage(self.key)
-        return None if shortage is None else self._budget.refusal(self.name, shortage)
+        self._core.expect(self.key, self._budget.expected(self))
+        lacking = self._core.shortage(self.key)
+        return None if lacking is None else self._budget.refusal(self.name, lacking)
 
     def refused(self, error: TpyError) -> None:
         """See Demand."""
@@ -110,9 +128,9 @@ class Member:
 
 
 class MemoryBudget:
-    """That of the host. `file` keeps sizes, None: they are forgotten with the process; `kept` is what it had. `all_on_demand`:
-    models whose parameters say nothing else are loaded on demand. On the Trio thread; `run` is a task of the data plane's
-    nursery."""
+    """That of the host, and of each of `gpus`. `file` keeps sizes, None: they are forgotten with the process; `kept` is what it
+    had. `all_on_demand`: models whose parameters say nothing else are loaded on demand. On the Trio thread; `run` is a task of
+    the data plane's nursery."""
 
     def __init__(
         self,
@@ -121,12 +139,15 @@ class MemoryBudget:
         *,
         loads_max: int,
         wait_ns_max: int,
+        gpus: Sequence[GpuBudget] = (),
         all_on_demand: bool = False,
         file: Path | None = None,
         kept: Mapping[str, KeptSize] = MappingProxyType({}),
     ) -> None:
         # A busy model makes room early enough that whoever waits for it is not refused just then.
-        self.core: BudgetCore[ObservedKey] = BudgetCore(budget_bytes, loads_max=loads_max, turn_ns_max=wait_ns_max // 4)
+        budget = (budget_bytes, *(gpu.bytes for gpu in gpus))
+        self.core: BudgetCore[ObservedKey] = BudgetCore(budget, loads_max=loads_max, turn_ns_max=wait_ns_max // 4)
+        self._gpus = gpus
         self.clock = clock
         self.wait_ns_max = wait_ns_max
         self.room = WaitingRoom()
@@ -172,12 +193,12 @@ class MemoryBudget:
         return load_policy(config, self._default)
 
     @contextmanager
-    def joined(self, model: ModelOnDemand, policy: LoadPolicy, backend: str, files: ModelFiles) -> Iterator[Member]:
-        """The model is one of the budget for the length of the block."""
-        member = self._members[model.key] = Member(self, model, backend, files)
+    def joined(self, model: ModelOnDemand, policy: LoadPolicy, config: ModelConfig, files: ModelFiles) -> Iterator[Member]:
+        """The model is one of the budget for the length of the block. Its configuration says where its instances are."""
+        member = self._members[model.key] = Member(self, model, config.backend, files, _gpus_of(config))
         self.core.add(
             model.key,
-            self.expected_bytes(member),
+            self.expected(member),
             resident_ns_min=round(policy.resident_s_min * NS_PER_S),
             keep_alive_ns=round(policy.keep_alive_s * NS_PER_S),
             warm=policy.when is LoadWhen.WARM,
@@ -191,24 +212,21 @@ class MemoryBudget:
             self.core.remove(model.key)
             self.wake()
 
-    def expected_bytes(self, member: Member) -> int:
+    def expected(self, member: Member) -> Amounts:
         """The size that a model is thought to have."""
-        return self._sizes.expected_bytes(member.name, member.backend, member.files)
+        return self._amounts(self._sizes.expected(member.name, member.backend, member.files, member.gpus))
 
-    def loaded(self, member: Member, size_bytes: int) -> None:
+    def loaded(self, member: Member, usage: Sequence[MemoryUsage]) -> None:
         """It is loaded, and has taken so much memory."""
-        size_bytes = self._sizes.measured(member.name, member.backend, member.files, size_bytes)
-        self.core.loaded(member.key, size_bytes, self.clock.now_ns())
-        self._measured.set()
-        shortage = self.core.shortage(member.key)
-        if shortage is not None:
-            _log.error("%(reason)s", {"reason": self.refusal(member.name, shortage).message})
+        self.core.loaded(member.key, self._measure(member.name, member.backend, member.files, usage), self.clock.now_ns())
+        lacking = self.core.shortage(member.key)
+        if lacking is not None:
+            _log.error("%(reason)s", {"reason": self.refusal(member.name, lacking).message})
         self.wake()
 
-    def resized(self, member: Member, size_bytes: int) -> None:
+    def resized(self, member: Member, usage: Sequence[MemoryUsage]) -> None:
         """It is loaded, and has other instances now."""
-        self.core.resized(member.key, self._sizes.measured(member.name, member.backend, member.files, size_bytes))
-        self._measured.set()
+        self.core.resized(member.key, self._measure(member.name, member.backend, member.files, usage))
         self.wake()
 
     def unloaded(self, member: Member) -> None:
@@ -220,30 +238,45 @@ class MemoryBudget:
 
     def check_pinned(self, name: str, backend: str, files: ModelFiles) -> None:
         """Raises Unavailable for a model that is to stay, and has more than all of the budget."""
-        shortage = Shortage(self._sizes.expected_bytes(name, backend, files), self.core.budget_bytes, 0)
-        if shortage.needed_bytes > shortage.budget_bytes:
-            raise self.refusal(name, shortage)
+        expected = self._amounts(self._sizes.expected(name, backend, files))
+        lacking = shortage(expected, self.core.budget, (0,) * len(self.core.budget))
+        if lacking is not None:
+            raise self.refusal(name, lacking)
 
-    def pin(self, key: ObservedKey, backend: str, files: ModelFiles, size_bytes: int) -> None:
+    def pin(self, key: ObservedKey, backend: str, files: ModelFiles, usage: Sequence[MemoryUsage]) -> None:
         """A model that stays is loaded."""
-        size_bytes = self._sizes.measured(f"{key.model}:{key.version}", backend, files, size_bytes)
-        self.core.pin(key, size_bytes)
-        self._measured.set()
+        self.core.pin(key, self._measure(f"{key.model}:{key.version}", backend, files, usage))
         self.wake()
-        if self.core.pinned_bytes > self.core.budget_bytes:
-            about = {"models": _shown(self.core.pinned_bytes), "budget": _shown(self.core.budget_bytes)}
-            _log.error("models that stay loaded have %(models)s, --model-memory-budget is %(budget)s", about)
+        for place, (pinned_bytes, budget_bytes) in enumerate(zip(self.core.pinned, self.core.budget, strict=True)):
+            if pinned_bytes > budget_bytes:
+                about = {"models": _shown(pinned_bytes), "budget": self._budget_text(place)}
+                _log.error("models that stay loaded have %(models)s, %(budget)s", about)
 
     def unpin(self, key: ObservedKey) -> None:
         """It is not any more."""
-        self.core.pin(key, 0)
+        self.core.unpin(key)
         self.wake()
 
-    def refusal(self, name: str, shortage: Shortage) -> TpyError:
+    def _measure(self, name: str, backend: str, files: ModelFiles, usage: Sequence[MemoryUsage]) -> Amounts:
+        """The size that counts for a model that takes so much, and is remembered."""
+        self._measured.set()
+        return self._amounts(self._sizes.measured(name, backend, files, _footprint(usage)))
+
+    def _amounts(self, found: Footprint) -> Amounts:
+        """As the core has it: other GPUs have no budget."""
+        return found.host_bytes, *(found.gpus.get(gpu.id, 0) for gpu in self._gpus)
+
+    def _budget_text(self, place: int) -> str:
+        """The budget of a place, for errors."""
+        shown = _shown(self.core.budget[place])
+        if place == HOST:
+            return f"--model-memory-budget is {shown}"
+        return f"--model-gpu-memory-budget of GPU {self._gpus[place - 1].id} is {shown}"
+
+    def refusal(self, name: str, lacking: Shortage) -> TpyError:
         """The error of a model that cannot fit."""
-        pinned = f", of which models that stay loaded have {_shown(shortage.pinned_bytes)}" if shortage.pinned_bytes else ""
-        needed, budget = _shown(shortage.needed_bytes), _shown(shortage.budget_bytes)
-        error = Unavailable(f"model '{name}' needs {needed}, --model-memory-budget is {budget}{pinned}")
+        pinned = f", of which models that stay loaded have {_shown(lacking.pinned_bytes)}" if lacking.pinned_bytes else ""
+        error = Unavailable(f"model '{name}' needs {_shown(lacking.needed_bytes)}, {self._budget_text(lacking.place)}{pinned}")
         error.wait_s = RETRY_AFTER_S_MAX
         return error
 
@@ -253,9 +286,10 @@ class MemoryBudget:
         models = {state.value: count for state, count in core.counts().items()}
         unloads = {why.name.lower(): self._unloads[why] for why in Why}
         refusals = {reason: self.refusals[reason] for reason in (CANNOT_FIT, LATE, FULL)}
-        return budget_families(
-            BudgetUse(core.budget_bytes, core.used_bytes, self.room.requests, models, self._loads, unloads, refusals)
-        )
+        used = core.used
+        gpus = [GpuBudgetUse(gpu.id, gpu.uuid, gpu.bytes, on_gpu) for gpu, on_gpu in zip(self._gpus, used[1:], strict=True)]
+        waiting = self.room.requests
+        return budget_families(BudgetUse(core.budget[HOST], used[HOST], waiting, models, self._loads, unloads, refusals, gpus))
 
     def _next_ns(self, now_ns: int) -> int:
         """The time when something is due: refusals, decisions, a look at models that are busy."""
@@ -274,11 +308,16 @@ class MemoryBudget:
         core, waiting = self.core, self.core.waiting()
         ahead = waiting.index(member.key) if member.key in waiting else 0
         loading = core.counts()[State.LOADING]
+        size, used = core.size(member.key), core.used
+        on_gpus = "".join(
+            f", on GPU {gpu.id} {_shown(mine)}, and {_shown(taken)} of --model-gpu-memory-budget {_shown(gpu.bytes)} are in use"
+            for gpu, mine, taken in self._on_gpus(member.key)
+        )
         error = Unavailable(
             f"model '{member.name}' was not loaded within {self.wait_ns_max / NS_PER_S:g} s: it is "
             f"{core.state(member.key).value} (models ahead of it: {ahead}, being loaded: {loading}), it needs "
-            f"{_shown(core.size_bytes(member.key))}, and {_shown(core.used_bytes)} of --model-memory-budget "
-            f"{_shown(core.budget_bytes)} are in use"
+            f"{_shown(size[HOST])}, and {_shown(used[HOST])} of --model-memory-budget "
+            f"{_shown(core.budget[HOST])} are in use{on_gpus}"
         )
         error.wait_s = member.later_s()
         return error
@@ -287,12 +326,12 @@ class MemoryBudget:
         match action:
             case Load(key=ObservedKey() as key):
                 self._loads += 1
-                _log.info("loading '%(model)s' on demand: %(size)s, %(used)s of %(budget)s in use", self._about(key))
+                _log.info("loading '%(model)s' on demand: %(size)s, %(used)s of %(budget)s in use%(gpus)s", self._about(key))
                 self._members[key].model.begin_load()
             case Unload(key=ObservedKey() as key, why=why):
                 self._unloads[why] += 1
                 about = {**self._about(key), "why": why.value}
-                _log.info("unloading '%(model)s', %(why)s: %(size)s, %(used)s of %(budget)s in use", about)
+                _log.info("unloading '%(model)s', %(why)s: %(size)s, %(used)s of %(budget)s in use%(gpus)s", about)
                 self._members[key].model.begin_unload()
             case Refuse(key=ObservedKey() as key):
                 member = self._members[key]
@@ -304,9 +343,24 @@ class MemoryBudget:
                     self.wake()
 
     def _about(self, key: ObservedKey) -> dict[str, object]:
-        core = self.core
-        sizes = {"size": core.size_bytes(key), "used": core.used_bytes, "budget": core.budget_bytes}
-        return {"model": self._members[key].name, **{name: _shown(size) for name, size in sizes.items()}}
+        size, used, budget = self.core.size(key), self.core.used, self.core.budget
+        on_gpus = "".join(
+            f"; GPU {gpu.id}: {_shown(mine)}, {_shown(taken)} of {_shown(gpu.bytes)} in use"
+            for gpu, mine, taken in self._on_gpus(key)
+        )
+        sizes = {"size": size[HOST], "used": used[HOST], "budget": budget[HOST]}
+        return {
+            "model": self._members[key].name,
+            **{name: _shown(amount) for name, amount in sizes.items()},
+            "gpus": on_gpus,
+        }
+
+    def _on_gpus(self, key: ObservedKey) -> Iterator[tuple[GpuBudget, int, int]]:
+        """The GPUs that a model has, or is to have, memory on: its bytes there, and all that are in use."""
+        of_model, used = self.core.size(key), self.core.used
+        for place, gpu in enumerate(self._gpus, start=1):
+            if of_model[place]:
+                yield gpu, of_model[place], used[place]
 
     async def _keep_sizes(self, file: Path) -> None:
         """A task for itself: a slow disk holds up no load."""
@@ -338,6 +392,20 @@ def read_sizes(file: Path) -> Mapping[str, KeptSize]:
     about = {"file": str(file), "found": found, "format": FORMAT}
     _log.warning("--model-sizes-file %(file)s has format %(found)s, expected %(format)s: sizes are measured anew", about)
     return {}
+
+
+def _gpus_of(config: ModelConfig) -> frozenset[int]:
+    """The GPUs of the instances of a placed configuration."""
+    groups = [group for group in config.instance_group if group.kind is InstanceKind.KIND_GPU]
+    return frozenset(gpu for group in groups for gpu in group.gpus)
+
+
+def _footprint(usage: Sequence[MemoryUsage]) -> Footprint:
+    gpus: Counter[int] = Counter()
+    for each in usage:
+        if each.kind == "GPU":
+            gpus[each.id] += each.byte_size
+    return Footprint(sum(each.byte_size for each in usage if each.kind == "CPU"), gpus)
 
 
 def _shown(size_bytes: int) -> str:

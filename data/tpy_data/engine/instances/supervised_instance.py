@@ -382,7 +382,7 @@ def _make(recipe: InstanceRecipe, placed: PlacedInstance) -> _Made:
             _close(instance)
             raise
     own = instance.host_memory_bytes() if isinstance(instance, HasHostMemory) else None
-    return _Made(instance, measured.usage(host_bytes=own))
+    return _Made(instance, measured.usage(host_bytes=own, gpu_bytes=recipe.meter.gpu_bytes(instance)))
 
 
 def _close_made(made: _Made) -> None:

@@ -6,16 +6,21 @@ from __future__ import annotations
 import ctypes
 import resource
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
+from tpy.backend import HasProcess
 from tpy.errors import TpyError
 from tpy.messages import MemoryUsage
 from tpy_data import gpus
 
 _HOST = -1
 """In place of a device's number."""
+
+NO_GPUS: Mapping[int, int] = MappingProxyType({})
+"""For what is not known of any device."""
 
 _STATM = Path("/proc/self/statm")
 _PAGE_BYTES = resource.getpagesize()
@@ -59,9 +64,12 @@ class Measured:
     def add(self, place: int, size: int) -> None:
         self._bytes[place] = self._bytes.get(place, 0) + size
 
-    def usage(self, *, host_bytes: int | None = None) -> tuple[MemoryUsage, ...]:
-        """By place; `host_bytes` is what it has on the host where that is known better, as that of another process."""
-        sizes = self._bytes if host_bytes is None else {**self._bytes, _HOST: host_bytes}
+    def usage(self, *, host_bytes: int | None = None, gpu_bytes: Mapping[int, int] = NO_GPUS) -> tuple[MemoryUsage, ...]:
+        """By place; `host_bytes`, and `gpu_bytes` by device, are what it has where that is known better, as that of another
+        process."""
+        sizes = {**self._bytes, **gpu_bytes}
+        if host_bytes is not None:
+            sizes[_HOST] = host_bytes
         return tuple(
             MemoryUsage(kind="CPU" if place == _HOST else "GPU", id=max(0, place), byte_size=size)
             for place, size in sorted(sizes.items())
@@ -87,13 +95,21 @@ def device_bytes(device_id: int) -> int:
 
 
 class MemoryMeter:
-    """Measures loads, several at a time. Any thread."""
+    """Measures loads, several at a time. Any thread. `of_process` returns the memory of a process by device, as far as it is
+    known; None: nobody needs to know."""
 
     def __init__(self, host: Callable[[], int] = host_bytes, device: Callable[[int], int] = device_bytes) -> None:
         self._host = host
         self._device = device
         self._lock = threading.Lock()
         self._places: dict[int, Growth] = {}
+        self.of_process: Callable[[int], Mapping[int, int]] | None = None
+
+    def gpu_bytes(self, instance: object) -> Mapping[int, int]:
+        """The memory by device of an instance in a separate process, where that is known."""
+        if self.of_process is None or not isinstance(instance, HasProcess) or instance.pid is None:
+            return NO_GPUS
+        return self.of_process(instance.pid)
 
     @contextmanager
     def measure(self, devices: Sequence[int] = ()) -> Iterator[Measured]:

@@ -82,12 +82,12 @@ class PinnedRuntime(VersionRuntime):
             self._budget.unpin(self.key)
 
     async def _serve(self) -> None:
-        self._budget.pin(self.key, self._model.config.backend, self._files, host_bytes(self.memory_usage()))
+        self._budget.pin(self.key, self._model.config.backend, self._files, self.memory_usage())
         await super()._serve()
 
     async def _apply(self, model: DesiredModel) -> None:
         await super()._apply(model)
-        self._budget.pin(self.key, self._model.config.backend, self._files, host_bytes(self.memory_usage()))
+        self._budget.pin(self.key, self._model.config.backend, self._files, self.memory_usage())
 
 
 class _InnerWriter(ObservedWriter):
@@ -249,7 +249,7 @@ class OnDemandRuntime(Runtime):
         if self._stopping:
             return None
         config, description, files = described
-        with self._budget.joined(self, self._policy, config.backend, files) as member:
+        with self._budget.joined(self, self._policy, config, files) as member:
             self._member = member
             engine = OnDemandEngine(
                 self.id.name,
@@ -355,7 +355,7 @@ class OnDemandRuntime(Runtime):
             if engine.inner is None:
                 self._begin_serving(inner, member, engine)
             elif observed.config_revision != self._sized_revision:
-                self._budget.resized(member, host_bytes(inner.memory_usage()))
+                self._budget.resized(member, inner.memory_usage())
             self._sized_revision = observed.config_revision
             self._recover()
             self._remark = observed.remark
@@ -372,7 +372,7 @@ class OnDemandRuntime(Runtime):
         self._completed = loaded.config
         self._failures.in_row = 0
         self.load_duration_ns = inner.load_duration_ns
-        self._budget.loaded(member, host_bytes(inner.memory_usage()))
+        self._budget.loaded(member, inner.memory_usage())
         copy = self.served_copy
         refusal = misfit(copy.description, loaded.description, self.id.name)
         if refusal is not None:
@@ -400,8 +400,3 @@ class OnDemandRuntime(Runtime):
             self._remark = remark
         if self.ready:
             self._move(ModelState.READY)
-
-
-def host_bytes(usage: tuple[MemoryUsage, ...]) -> int:
-    """The part that is in the memory of the host."""
-    return sum(each.byte_size for each in usage if each.kind == "CPU")

@@ -1,15 +1,18 @@
 """BudgetCore: which models to load and which to unload, so that the loaded ones fit into a memory budget.
 
-Sans-IO: told of requests, loads, unloads and the time, it decides. The rules:
+There may be several places with a budget: the memory of the host, and that of each GPU. A model fits where it fits into all of
+them. Sans-IO: told of requests, loads, unloads and the time, it decides. The rules:
 
 * Models that are waited for are loaded in the order in which they began to be. One may be loaded before those ahead of it only
   where that leaves them all the room that they wait for, and at most `loads_max` load at a time. A load that has taken longer
   than `turn_ns_max` does not count there: models that hang while they load do not keep all others from being loaded.
-* Room is made by unloading idle models, the least recently used first, and only where that makes enough. A model is left alone
-  for as long as it took to load, and for its minimum residency.
+* Room is made by unloading idle models, the least recently used first, and only where that makes enough. A model that has nothing
+  in the places that are short stays. A model is left alone for as long as it took to load, and for its minimum residency.
 * Where idle models are not enough, busy ones take turns, the one that was loaded first goes first: each is left for
   TURN_LOADS times as long as it took to load, but no longer than `turn_ns_max`. So two models that cannot both fit and are both
   asked all the time serve for that long in turn, and a model that is waited for gets its place within a turn of those ahead.
+* Models that wait for a place where no room can be made hold up those behind them that need this place, and no others.
+* Onto a GPU one model loads at a time: what the GPU has grown by meanwhile is its size.
 * A model that has turned out larger than expected has idle ones unloaded until the budget is kept.
 * A model that could not be loaded if it were the only one is refused at once.
 """
@@ -29,6 +32,12 @@ _PACE: Final = 8
 """Loads that the mean duration of a load is taken over, about."""
 
 K = TypeVar("K")
+
+Amounts = tuple[int, ...]
+"""Bytes by place: those of the host's memory, then of each GPU with a budget."""
+
+HOST: Final = 0
+"""The place that each budget has."""
 
 
 class Why(enum.Enum):
@@ -63,11 +72,12 @@ Action = Load | Unload | Refuse
 
 
 class Shortage(NamedTuple):
-    """The figures of a model that cannot fit: its bytes, the budget's, and the bytes of models that stay."""
+    """The figures of a model that cannot fit: its bytes, the budget's, and the bytes of models that stay, all in this place."""
 
     needed_bytes: int
     budget_bytes: int
     pinned_bytes: int
+    place: int = HOST
 
 
 class State(enum.Enum):
@@ -82,11 +92,11 @@ class State(enum.Enum):
 class _Model(Generic[K]):
     """A model on demand. `load_ns` is how long its last load took, `loaded_ns` when that ended; it was in use at `used_ns`."""
 
-    __slots__ = ("began_ns", "keep_alive_ns", "key", "load_ns", "loaded_ns", "resident_ns_min", "size_bytes", "state", "used_ns")
+    __slots__ = ("began_ns", "keep_alive_ns", "key", "load_ns", "loaded_ns", "resident_ns_min", "size", "state", "used_ns")
 
-    def __init__(self, key: K, size_bytes: int, resident_ns_min: int, keep_alive_ns: int) -> None:
+    def __init__(self, key: K, size: Amounts, resident_ns_min: int, keep_alive_ns: int) -> None:
         self.key = key
-        self.size_bytes = size_bytes
+        self.size = size
         self.resident_ns_min = resident_ns_min
         self.keep_alive_ns = keep_alive_ns
         self.state = State.UNLOADED
@@ -98,14 +108,16 @@ class _Model(Generic[K]):
 
 
 class BudgetCore(Generic[K]):
-    """The models of a budget. Keys are the caller's."""
+    """The models of a budget. Keys are the caller's; all amounts have the places of `budget`."""
 
-    def __init__(self, budget_bytes: int, *, loads_max: int, turn_ns_max: int) -> None:
-        self.budget_bytes = budget_bytes
+    def __init__(self, budget: Amounts, *, loads_max: int, turn_ns_max: int) -> None:
+        self.budget = budget
+        self._places = range(len(budget))
+        self._none: Amounts = (0,) * len(budget)
         self._loads_max = loads_max
         self._turn_ns_max = turn_ns_max
         self._models: dict[K, _Model[K]] = {}
-        self._pinned: dict[K, int] = {}
+        self._pinned: dict[K, Amounts] = {}
         self._waiting: dict[K, _Model[K]] = {}  # in the order in which they began to be waited for
         self._warm: dict[K, _Model[K]] = {}  # to be loaded once, where there is room
         self._resident: dict[K, _Model[K]] = {}  # loading, loaded or draining
@@ -114,10 +126,10 @@ class BudgetCore(Generic[K]):
 
     # The models
 
-    def add(self, key: K, size_bytes: int, *, resident_ns_min: int = 0, keep_alive_ns: int = 0, warm: bool = False) -> None:
+    def add(self, key: K, size: Amounts, *, resident_ns_min: int = 0, keep_alive_ns: int = 0, warm: bool = False) -> None:
         """A model that is not loaded. `keep_alive_ns` 0: it is never unloaded only because nobody uses it. `warm`: load it when
         there is room, without being asked for it."""
-        model = self._models[key] = _Model(key, size_bytes, resident_ns_min, keep_alive_ns)
+        model = self._models[key] = _Model(key, size, resident_ns_min, keep_alive_ns)
         if warm:
             self._warm[key] = model
 
@@ -126,12 +138,13 @@ class BudgetCore(Generic[K]):
         for models in (self._models, self._waiting, self._warm, self._resident):
             models.pop(key, None)
 
-    def pin(self, key: K, size_bytes: int) -> None:
-        """A model that stays takes this much of the budget; 0: it is gone."""
-        if size_bytes:
-            self._pinned[key] = size_bytes
-        else:
-            self._pinned.pop(key, None)
+    def pin(self, key: K, size: Amounts) -> None:
+        """A model that stays takes this much of the budget."""
+        self._pinned[key] = size
+
+    def unpin(self, key: K) -> None:
+        """It does not any more. No-op for one that never did."""
+        self._pinned.pop(key, None)
 
     # What happens to them
 
@@ -145,29 +158,29 @@ class BudgetCore(Generic[K]):
         """No request waits for it any more."""
         self._waiting.pop(key, None)
 
-    def expect(self, key: K, size_bytes: int) -> None:
+    def expect(self, key: K, size: Amounts) -> None:
         """A model that is not loaded is thought to be of this size. No-op for one that is."""
         model = self._models[key]
         if model.state is State.UNLOADED:
-            model.size_bytes = size_bytes
+            model.size = size
 
     def use(self, key: K, now_ns: int) -> None:
         """A request has come for it."""
         self._models[key].used_ns = now_ns
 
-    def loaded(self, key: K, size_bytes: int, now_ns: int) -> None:
+    def loaded(self, key: K, size: Amounts, now_ns: int) -> None:
         """A load is over, and has shown how large the model is."""
         model = self._models[key]
-        model.state, model.size_bytes = State.LOADED, size_bytes
+        model.state, model.size = State.LOADED, size
         model.loaded_ns = model.used_ns = now_ns
         model.load_ns = now_ns - model.began_ns
         self._load_ns_mean += (model.load_ns - self._load_ns_mean) // _PACE if self._load_ns_mean else model.load_ns
 
-    def resized(self, key: K, size_bytes: int) -> None:
+    def resized(self, key: K, size: Amounts) -> None:
         """A loaded model has more or fewer instances. No-op for one that is not loaded."""
         model = self._models[key]
         if model.state is State.LOADED:
-            model.size_bytes = size_bytes
+            model.size = size
 
     def unloaded(self, key: K) -> None:
         """Nothing of it is left: it was unloaded, or its load has failed. Others may wait for it already."""
@@ -205,19 +218,21 @@ class BudgetCore(Generic[K]):
     @property
     def is_short(self) -> bool:
         """True while a model waits for the memory of others, or the budget is exceeded."""
-        return any(model.state is State.UNLOADED for model in self._waiting.values()) or self.used_bytes > self.budget_bytes
+        if any(model.state is State.UNLOADED for model in self._waiting.values()):
+            return True
+        return any(free < 0 for free in self._free())
 
     # Questions
 
     @property
-    def pinned_bytes(self) -> int:
+    def pinned(self) -> Amounts:
         """Of models that stay."""
-        return sum(self._pinned.values())
+        return self._sum(self._pinned.values())
 
     @property
-    def used_bytes(self) -> int:
+    def used(self) -> Amounts:
         """Of all models that have memory, or are about to."""
-        return self.pinned_bytes + sum(model.size_bytes for model in self._resident.values())
+        return self._sum([*self._pinned.values(), *[model.size for model in self._resident.values()]])
 
     def state(self, key: K) -> State:
         """The state of a model."""
@@ -239,14 +254,13 @@ class BudgetCore(Generic[K]):
         """The models that are waited for and not yet loaded, in their order."""
         return list(self._waiting)
 
-    def size_bytes(self, key: K) -> int:
+    def size(self, key: K) -> Amounts:
         """The size that is reckoned with."""
-        return self._models[key].size_bytes
+        return self._models[key].size
 
     def shortage(self, key: K) -> Shortage | None:
         """The figures of a model that could not be loaded if it were the only one; None: it could be."""
-        found = Shortage(self._models[key].size_bytes, self.budget_bytes, self.pinned_bytes)
-        return found if found.needed_bytes > found.budget_bytes - found.pinned_bytes else None
+        return shortage(self._models[key].size, self.budget, self.pinned)
 
     def wait_ns(self, key: K) -> int:
         """About the time until a model is loaded that begins, or has begun, to be waited for."""
@@ -268,56 +282,76 @@ class BudgetCore(Generic[K]):
     def _keep_budget(self, busy: Collection[K]) -> Iterator[Action]:
         """Unload idle models while the loaded ones exceed the budget. The model loaded last goes last: it is to displace the
         others."""
-        over_bytes = self.used_bytes - self.budget_bytes - self._bytes_in(State.DRAINING)
+        short = [-free - draining for free, draining in zip(self._free(), self._sum_in(State.DRAINING), strict=True)]
+        if max(short) <= 0:
+            return
         newest = max((model.loaded_ns for model in self._in(State.LOADED)), default=0)
         idle = [model for model in self._in(State.LOADED) if model.key not in busy]
         for model in sorted(idle, key=lambda model: (model.loaded_ns == newest, model.used_ns)):
-            if over_bytes <= 0:
-                return
-            over_bytes -= model.size_bytes
-            yield self._unload(model, Why.OVER)
+            if _relieve(short, model.size):
+                yield self._unload(model, Why.OVER)
 
     def _serve_waiting(self, busy: Collection[K]) -> Iterator[Action]:
         """Room is made only for as many models as may load now: those behind them can be served by what is loaded for longer."""
         slots = self._loads_max - self._loads()
-        claimed_bytes = 0  # by models ahead in the queue
+        claimed = self._none  # by models ahead in the queue
+        blocked: set[int] = set()  # places where no room can be made for models ahead
         for model in list(self._waiting.values()):
             if slots <= 0:
                 return
-            if model.state is State.DRAINING:  # its memory is for another one, it will be next
-                claimed_bytes += model.size_bytes
+            # The memory of one that is draining is for another one: it will be next.
+            if model.state is State.DRAINING or self._may_not(model, blocked):
+                claimed = self._sum((claimed, model.size))
                 continue
-            slots -= 1
-            if self._may_load(model, claimed_bytes):
+            if self._fits(model, claimed):
+                slots -= 1
                 yield self._load(model)
                 continue
-            claimed_bytes += model.size_bytes
-            unloads = self._make_room(claimed_bytes, busy)
-            if unloads is None:
-                return
+            claimed = self._sum((claimed, model.size))
+            unloads = self._make_room(model, claimed, busy)
+            if isinstance(unloads, set):
+                blocked |= unloads
+                continue
+            slots -= 1
             yield from unloads
         for model in list(self._warm.values()):
             if model.state is not State.UNLOADED:
                 del self._warm[model.key]
-            elif slots > 0 and self._may_load(model, claimed_bytes):
+            elif slots > 0 and not self._may_not(model, blocked) and self._fits(model, claimed):
                 slots -= 1
                 yield self._load(model)
 
-    def _may_load(self, model: _Model[K], claimed_bytes: int) -> bool:
-        """There is room for it, and with what is being unloaded also for those ahead."""
-        free_bytes = self.budget_bytes - self.used_bytes
-        return model.size_bytes <= min(free_bytes, free_bytes + self._bytes_in(State.DRAINING) - claimed_bytes)
+    def _may_not(self, model: _Model[K], blocked: Collection[int]) -> bool:
+        """It is to have memory where models ahead wait for room, or on a GPU that another one loads onto."""
+        if any(model.size[place] for place in blocked):
+            return True
+        if not any(model.size[1:]):
+            return False
+        return any(mine and other for each in self._loading() for mine, other in zip(model.size[1:], each.size[1:], strict=True))
 
-    def _make_room(self, wanted_bytes: int, busy: Collection[K]) -> list[Action] | None:
-        """The unloads that make room for `wanted_bytes`, together with what is free or being unloaded; None: not possible."""
-        short_bytes = wanted_bytes - (self.budget_bytes - self.used_bytes) - self._bytes_in(State.DRAINING)
+    def _fits(self, model: _Model[K], claimed: Amounts) -> bool:
+        """There is room for it, and with what is being unloaded also for those ahead."""
+        return all(
+            needed <= min(free, free + draining - ahead)
+            for needed, free, draining, ahead in zip(model.size, self._free(), self._sum_in(State.DRAINING), claimed, strict=True)
+            if needed
+        )
+
+    def _make_room(self, model: _Model[K], wanted: Amounts, busy: Collection[K]) -> list[Action] | set[int]:
+        """The unloads that make as much room as is `wanted` where this model is to be, together with what is free or being
+        unloaded; or the places where that is not possible."""
+        short = [
+            ahead - free - draining if needed else 0
+            for needed, ahead, free, draining in zip(model.size, wanted, self._free(), self._sum_in(State.DRAINING), strict=True)
+        ]
         victims: list[tuple[_Model[K], Why]] = []
-        for model, why in self._candidates(busy):
-            if short_bytes <= 0:
+        for other, why in self._candidates(busy):
+            if max(short) <= 0:
                 break
-            short_bytes -= model.size_bytes
-            victims.append((model, why))
-        return None if short_bytes > 0 else [self._unload(model, why) for model, why in victims]
+            if _relieve(short, other.size):
+                victims.append((other, why))
+        lacking = {place for place in self._places if short[place] > 0}
+        return lacking or [self._unload(other, why) for other, why in victims]
 
     def _candidates(self, busy: Collection[K]) -> Iterable[tuple[_Model[K], Why]]:
         """The models that may be unloaded for others, the one to go first in front."""
@@ -327,12 +361,22 @@ class BudgetCore(Generic[K]):
         yield from ((model, Why.ROOM) for model in sorted(idle, key=lambda model: model.used_ns))
         yield from ((model, Why.TURN) for model in sorted(turns, key=lambda model: model.loaded_ns))
 
-    def _loads(self) -> int:
-        """The number of loads that count: a load that hangs does not."""
-        return sum(1 for model in self._in(State.LOADING) if self._now_ns < model.began_ns + self._turn_ns_max)
+    def _loading(self) -> Iterator[_Model[K]]:
+        """The models that are being loaded, and count as such: a load that hangs does not."""
+        return (model for model in self._in(State.LOADING) if self._now_ns < model.began_ns + self._turn_ns_max)
 
-    def _bytes_in(self, state: State) -> int:
-        return sum(model.size_bytes for model in self._in(state))
+    def _loads(self) -> int:
+        return sum(1 for _ in self._loading())
+
+    def _free(self) -> Amounts:
+        """The rest of the budget, less than 0 where it is exceeded."""
+        return tuple([budget - used for budget, used in zip(self.budget, self.used, strict=True)])
+
+    def _sum(self, amounts: Iterable[Amounts]) -> Amounts:
+        return tuple([sum(column) for column in zip(self._none, *amounts, strict=True)])
+
+    def _sum_in(self, state: State) -> Amounts:
+        return self._sum([model.size for model in self._in(state)])
 
     def _load(self, model: _Model[K]) -> Load:
         model.state, model.began_ns = State.LOADING, self._now_ns
@@ -345,3 +389,19 @@ class BudgetCore(Generic[K]):
     def _unload(model: _Model[K], why: Why) -> Unload:
         model.state = State.DRAINING
         return Unload(model.key, why)
+
+
+def shortage(needed: Amounts, budget: Amounts, pinned: Amounts) -> Shortage | None:
+    """The figures of the first place where so much does not fit beside models that stay; None: it fits everywhere."""
+    for place, (wanted, all_bytes, taken) in enumerate(zip(needed, budget, pinned, strict=True)):
+        if wanted and wanted > all_bytes - taken:
+            return Shortage(wanted, all_bytes, taken, place)
+    return None
+
+
+def _relieve(short: list[int], size: Amounts) -> bool:
+    """Take a model's memory from what is short. Returns False, without a change, for a model that does not help."""
+    helps = any(missing > 0 and freed for missing, freed in zip(short, size, strict=True))
+    if helps:
+        short[:] = [missing - freed for missing, freed in zip(short, size, strict=True)]
+    return helps

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -12,12 +12,14 @@ FORMAT: Final = 1
 
 
 class KeptSize(msgspec.Struct, frozen=True):
-    """A model's line in the file: its memory when it was loaded from files with this fingerprint, and the size of these."""
+    """A model's line in the file: its memory when it was loaded from files with this fingerprint, and the size of these; `gpus`
+    has its memory on GPUs, by number."""
 
     fingerprint: str
     backend: str
     bytes: int
     file_bytes: int
+    gpus: Mapping[int, int] = {}
 
 
 class KeptSizes(msgspec.Struct, frozen=True):
@@ -34,6 +36,13 @@ class ModelFiles(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class Footprint(NamedTuple):
+    """The memory of a model: bytes on the host, and by GPU."""
+
+    host_bytes: int
+    gpus: Mapping[int, int] = {}
+
+
 class Sizes:
     """Sizes by name. A measurement that is lower than the one before counts half: memory that an earlier model has left in this
     process is used again, and does not show."""
@@ -44,23 +53,27 @@ class Sizes:
         for each in kept.values():
             self._note(each)
 
-    def expected_bytes(self, name: str, backend: str, files: ModelFiles) -> int:
-        """The bytes that were measured; for a model that never was, its files and the least that any model of its backend took
-        beside them: rather too little, because a model that is thought too large is never loaded."""
+    def expected(self, name: str, backend: str, files: ModelFiles, gpus: Collection[int] = ()) -> Footprint:
+        """The memory that was measured; for a model that never was, its files and the least that any model of its backend took
+        beside them: rather too little, because a model that is thought too large is never loaded. On each of its `gpus` only
+        its files are expected."""
         known = self._kept.get(name)
         if known is not None and known.fingerprint == files.fingerprint:
-            return known.bytes
-        return files.bytes + self._beside.get(backend, 0)
+            return Footprint(known.bytes, known.gpus)
+        return Footprint(files.bytes + self._beside.get(backend, 0), dict.fromkeys(gpus, files.bytes))
 
-    def measured(self, name: str, backend: str, files: ModelFiles, size_bytes: int) -> int:
-        """The model was loaded, and took so much. Returns what counts from now on: at least its files, which it maps or reads."""
+    def measured(self, name: str, backend: str, files: ModelFiles, found: Footprint) -> Footprint:
+        """The model was loaded, and took so much. Returns what counts from now on: on the host at least its files, which it maps
+        or reads."""
+        host_bytes, gpus = found.host_bytes, dict(found.gpus)
         known = self._kept.get(name)
-        if known is not None and known.fingerprint == files.fingerprint and size_bytes < known.bytes:
-            size_bytes = (known.bytes + size_bytes) // 2
-        size_bytes = max(size_bytes, files.bytes, 1)
-        self._kept[name] = KeptSize(files.fingerprint, backend, size_bytes, files.bytes)
+        if known is not None and known.fingerprint == files.fingerprint:
+            host_bytes = _settled(known.bytes, host_bytes)
+            gpus = {gpu: _settled(known.gpus.get(gpu, 0), gpus.get(gpu, 0)) for gpu in {**known.gpus, **gpus}}
+        host_bytes = max(host_bytes, files.bytes, 1)
+        self._kept[name] = KeptSize(files.fingerprint, backend, host_bytes, files.bytes, gpus)
         self._note(self._kept[name])
-        return size_bytes
+        return Footprint(host_bytes, gpus)
 
     def kept(self) -> KeptSizes:
         """For the file."""
@@ -69,3 +82,8 @@ class Sizes:
     def _note(self, size: KeptSize) -> None:
         beside_bytes = max(0, size.bytes - size.file_bytes)
         self._beside[size.backend] = min(beside_bytes, self._beside.get(size.backend, beside_bytes))
+
+
+def _settled(known_bytes: int, found_bytes: int) -> int:
+    """Returns the size that counts after another measurement."""
+    return found_bytes if found_bytes >= known_bytes else (known_bytes + found_bytes) // 2
