@@ -17,7 +17,7 @@ import yaml  # type: ignore[import-untyped]
 
 from tests.docs.monitoring import RULES, expressions, names_in, rules
 
-from .repositories import ModelFolder
+from .repositories import ModelFolder, parameter
 from .server import ServerProcess
 from .waiting import wait_until
 
@@ -43,9 +43,18 @@ model_transaction_policy { decoupled: true }
 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 1 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ] } ]
 """
+TENANTS = """
+default = "rest"
+[[tenants]]
+name = "search"
+weight = 3
+[[tenants]]
+name = "rest"
+"""
 WITHOUT_DATA = {"nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes", "nv_gpu_power_usage"}
 WITHOUT_DATA |= {"nv_energy_consumption", "nv_inference_request_failure"}
-"""Series that this server has none of, or that the query leaves out while nothing fails."""
+WITHOUT_DATA |= {"tpy_memory_budget_gpu_used_bytes", "tpy_memory_budget_gpu_bytes", "tpy_batching_padding_ratio"}
+"""Series that this server lacks, or that the query leaves out while nothing fails."""
 
 
 class Prometheus:
@@ -82,11 +91,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     ModelFolder(folder / "models", "m").identity("dynamic_batching { }")
     ModelFolder(folder / "models", "cached").identity("response_cache { enable: true }")
     ModelFolder(folder / "models", "tokens").config(TOKENS_CONFIG).python(TOKENS)
+    ModelFolder(folder / "models", "on_demand").identity(parameter("load", "on_demand"))
+    tuned = parameter("batching", "auto") + parameter("target_p99_ms", 50)
+    ModelFolder(folder / "models", "tuned").identity(f"dynamic_batching {{ }}\n{tuned}")
+    plan = parameter("rollout", json.dumps({"steps": [{"percent": 50, "seconds": 3600}]}).replace('"', '\\"'))
+    ModelFolder(folder / "models", "new").identity(f"version_policy {{ all {{ }} }}\n{plan}", versions=(1, 2))
+    (folder / "rollouts.json").write_text('{"new": {"version": 1}}')
+    (folder / "tenants.toml").write_text(TENANTS)
     flags = ("histogram_latencies=true", "summary_latencies=true")
     with ServerProcess(
         *(f"--metrics-config={flag}" for flag in flags),
         "--cache-config=local,size=1048576",
         "--metrics-interval-ms=200",
+        "--model-memory-budget=1GiB",
+        f"--rollout-file={folder / 'rollouts.json'}",
+        f"--tenants-file={folder / 'tenants.toml'}",
         "--trace-config=level=TIMESTAMPS",
         "--trace-config=rate=1",
         f"--trace-config=triton,file={folder / 'traces.json'}",
@@ -136,7 +155,8 @@ def post(server: ServerProcess, path: str, body: object) -> None:
 
 def some_requests(server: ServerProcess) -> None:
     """To each model, and one that does not fit."""
-    for model, shape in (("m", [1, 1]), ("cached", [1, 1]), ("m", [1, 2])):
+    served = ("m", "cached", "on_demand", "tuned", "new", "new")
+    for model, shape in (*((name, [1, 1]) for name in served), ("m", [1, 2])):
         given = {"name": "INPUT0", "datatype": "INT32", "shape": shape, "data": [1] * shape[1]}
         post(server, f"{model}/infer", {"inputs": [given]})
     post(server, "tokens/generate_stream", {"INPUT0": 1})
