@@ -253,16 +253,6 @@ def _run(program: list[str]) -> None:
             runpy.run_path(file, run_name="__main__")
 
 
-def _share_templates() -> None:
-    """Have the templates of Python workers forked, too, in what is forked here."""
-    from tpy_data.backends.python.environment import process
-
-    from .template_server import TemplateServer
-
-    templates, start = TemplateServer(process.WORKER), process.start_process
-    process.start_process = lambda command, files, *how: templates.start(command, files) or start(command, files, *how)
-
-
 class _Leaving:
     """The end of a forked process whose program ended in order. The modules that it got from the fork are not taken apart: that
     copies all their memory, 40 % of the CPU time of a server that serves nothing."""
@@ -296,6 +286,9 @@ if __name__ == "__main__":
         importlib.import_module(_name)
     for _entry in installed("tpy.backends"):
         package_of(_entry)
-    _share_templates()
+    from .template_server import shared_templates
+
+    _sharing = shared_templates(hosting=False)
+    _sharing.__enter__()  # until the end of this process
     gc.freeze()  # a process that looks through its objects does not write to the memory of these
     _leaving.run(_forks(socket.socket(fileno=int(sys.argv[1]))))

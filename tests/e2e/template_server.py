@@ -1,5 +1,5 @@
-"""Forks the templates of Python workers for the servers that `fork_server` forks: one process has imported numpy, and not each
-server's template.
+"""Forks the templates of Python workers, of the servers that `fork_server` forks and of tests: one process has imported what they
+need, and not each template.
 
 Run as a program, with the descriptor of a listening socket, this module is that process. A template from here has another parent
 than one that its server has started: it ends with its server because the server's end of their socket closes then.
@@ -18,34 +18,45 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _ORDER_BYTES_MAX = 1 << 20
 _PR_SET_PDEATHSIG = 1
-_TEMPLATE = "--template"
+_TEMPLATE, _HOSTING = "--template", "--hosting"
 _ROOM = "-" * 250
 
 
 class TemplateServer:
-    """The process that forks templates. It ends with the one that makes this object; what that forks may use it, too."""
+    """The process that forks templates. It ends with the thread that makes this object; what is forked there may use it, too."""
 
-    def __init__(self, worker: Path) -> None:
-        """`worker` is the program of templates."""
+    def __init__(self, worker: Path, *, hosting: bool) -> None:
+        """`worker` is the program of templates; with `hosting` of those whose workers run backends of the server."""
         self._worker = worker
+        self._hosting = hosting
         self._path = os.environ.get("PYTHONPATH")
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind("")  # the kernel chooses an abstract name
             listener.listen(64)
             self._address = listener.getsockname()
-            command = [sys.executable, "-B", __file__, _TEMPLATE, str(listener.fileno()), str(worker), _ROOM]
+            command = [
+                sys.executable,
+                "-B",
+                __file__,
+                _TEMPLATE,
+                str(listener.fileno()),
+                str(worker),
+                _ROOM,
+                *[_HOSTING] * hosting,
+            ]
             self._process = subprocess.Popen(command, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL)
 
     def start(self, command: list[str], files: tuple[int, ...]) -> subprocess.Popen[bytes] | None:
         """A template, as this command starts it that inherits these descriptors. None if the command starts something else, or
         something that imports from other folders."""
         is_template = command[:4] == [sys.executable, "-B", str(self._worker), _TEMPLATE]
-        if not is_template or os.environ.get("PYTHONPATH") != self._path:
+        if not is_template or (_HOSTING in command) != self._hosting or os.environ.get("PYTHONPATH") != self._path:
             return None
         order = {"server": command[5], "more": command[7:], "environment": dict(os.environ), "cwd": os.getcwd()}
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
@@ -56,6 +67,25 @@ class TemplateServer:
         if not answer:
             raise RuntimeError("the process that forks templates has ended")
         return _Template(int(answer), command)
+
+    def end(self) -> None:
+        """Templates end with their servers, not here."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def shared_templates(*, hosting: bool) -> Iterator[None]:
+    """Have templates forked and not started in the block: those of Python models or, with `hosting`, of backends in processes."""
+    from tpy_data.backends.python.environment import process
+
+    templates, start = TemplateServer(process.WORKER, hosting=hosting), process.start_process
+    process.start_process = lambda command, files, *how: templates.start(command, files) or start(command, files, *how)
+    try:
+        yield
+    finally:
+        process.start_process = start
+        templates.end()
 
 
 class _Template(subprocess.Popen[bytes]):
@@ -116,7 +146,7 @@ def _forks(listener: socket.socket) -> tuple[dict[str, Any], int]:
     return json.loads(data), control
 
 
-def _main(listener: socket.socket, worker: str) -> None:
+def _main(listener: socket.socket, worker: str, *, hosting: bool) -> None:
     """Import what a template imports. In each forked process, be one: run its program."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     path = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
@@ -124,6 +154,8 @@ def _main(listener: socket.socket, worker: str) -> None:
     package = importlib.import_module("tpy_worker_package")
     package.load()
     importlib.import_module(f"{package.NAME}.main")
+    if hosting:
+        importlib.import_module(f"{package.NAME}.hosting.runner")
     template = importlib.import_module(f"{package.NAME}.template")
     sys.path[:] = path
     parent = str(os.getpid())
@@ -141,4 +173,4 @@ def _main(listener: socket.socket, worker: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(socket.socket(fileno=int(sys.argv[2])), sys.argv[3])
+    _main(socket.socket(fileno=int(sys.argv[2])), sys.argv[3], hosting=_HOSTING in sys.argv)
