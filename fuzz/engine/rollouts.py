@@ -98,9 +98,12 @@ def run_history(chance: Chance, core: RolloutCore) -> int:
                 chosen = []
                 chance.took("rolled back")
         elif chance.random() < 0.1:
-            core.restart(now_ns, "as asked")
+            given = _random_plan(chance) if chance.random() < 0.5 else None
+            core.restart(now_ns, "as asked", given)
+            plan = given or plan
+            stages = [*([] if plan.shadow is None else [plan.shadow]), *plan.steps]
             step, since_ns, state, new, compared, chosen = 0, now_ns, RolloutState.RUNNING, [], [], []
-            chance.took("again")
+            chance.took("again" if given is None else "by another plan")
         else:
             now_ns += chance.choice((0, 1, NS_PER_S, 10 * NS_PER_S))
             decision = core.tick(now_ns)

@@ -239,10 +239,11 @@ class DiagnosticsService(Protocol):
         version that is not served, Unsupported for other files than ONNX, Internal for one that cannot be read."""
         ...
 
-    async def rollout(self, model_name: str, action: str = "") -> RolloutStatus:
-        """The rollout of a model, after `action`: "start" begins again at the first step, "promote" gives all requests to the new
-        version, "roll_back" to the old one. Raises NotFound where no version is rolled out, InvalidArgument for another
-        action."""
+    async def rollout(self, model_name: str, action: str = "", plan: str = "") -> RolloutStatus:
+        """The rollout of a model, after `action`: "start" begins at the first step, by a `plan` as the parameter `rollout` has it
+        or by that parameter, "promote" gives all requests to the new version, "roll_back" to the old one. Raises NotFound where
+        no version is rolled out, or not two are loaded to start with, InvalidArgument for another action or an impossible
+        plan."""
         ...
 
     def log_settings(self) -> LogSettings:

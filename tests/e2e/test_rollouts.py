@@ -112,12 +112,12 @@ def rollout(server: ServerProcess, action: str = "") -> Any:
         return error.code
 
 
-def grpc_rollout(server: ServerProcess, method: str) -> Any:
+def grpc_rollout(server: ServerProcess, method: str, plan: str = "") -> Any:
     """The answer of the same over gRPC, or the code of its refusal."""
     with grpc.insecure_channel(server.grpc) as channel:
         call = channel.unary_unary(f"/tpy.rollout.v1.RolloutService/{method}")
         try:
-            return RolloutStatus.FromString(call(RolloutRequest(model_name="m").SerializeToString(), timeout=60))
+            return RolloutStatus.FromString(call(RolloutRequest(model_name="m", plan=plan).SerializeToString(), timeout=60))
         except grpc.RpcError as error:
             return error.code()
 
@@ -190,8 +190,8 @@ def test_it_can_be_ended_by_hand_and_begun_again(model: ModelFolder, tmp_path: P
         status = grpc_rollout(server, "RollBack")
         assert (status.state, status.reason, status.new.version) == ("rolled back", "as asked", 2)
         assert infer(server, WORKS, 4) == {1: 4}
-        status = grpc_rollout(server, "Start")
-        assert (status.state, status.percent, status.new.ended) == ("running", 50, 0)
+        status = grpc_rollout(server, "Start", json.dumps({**PLAN, "max_error_percent": 5}))
+        assert (status.state, status.percent, status.new.ended, status.plan_from) == ("running", 50, 0, "call")
         assert infer(server, WORKS, 4) == {1: 2, 2: 2}
         assert rollout(server, "pause") == 400
         assert rollout(server, "promote")["state"] == "promoted"
@@ -214,6 +214,59 @@ def test_it_can_be_ended_by_hand_and_begun_again(model: ModelFolder, tmp_path: P
             ("grpc", "NOT_FOUND", None),
         ]
     )
+
+
+def refusal(server: ServerProcess, **body: Any) -> tuple[int, str]:
+    """The answer to a change that is not made."""
+    asked = urllib.request.Request(f"http://{server.http}/v2/repository/models/m/rollout", json.dumps(body).encode())
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(asked)
+    return refused.value.code, json.load(refused.value)["error"]
+
+
+def test_a_call_gives_the_plan(model: ModelFolder, tmp_path: Path) -> None:
+    without = re.sub("(?m)^parameters.*", "", CONFIG)
+    model.config(without).file("2/model.py", MODEL)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(PLAN))
+    flags = ("--model-control-mode=poll", "--repository-poll-secs=1", "--repository-settle-ms=0")
+    with ServerProcess(*flags, repositories=[model.path.parent]) as server:
+        assert infer(server, WORKS, 4) == {2: 4}
+        expected = "expected a JSON object like"
+        for plan, reason in (({"pace": 1}, "Object contains unknown field `pace`"), ([], "Expected `object`, got `array`")):
+            code, text = refusal(server, action="start", plan=plan)
+            assert (code, text.partition(", " + expected)[0]) == (400, f"the plan for m is not a valid rollout plan: {reason}")
+        text = "unexpected plan with action 'promote' for a rollout, expected it with start only"
+        assert refusal(server, action="promote", plan=PLAN) == (400, text)
+        assert refusal(server, action="start", plan="x" * 9000) == (400, "the body has 9031 bytes, expected at most 8192")
+        assert refusal(server, action="start")[0] == 404
+
+        started = run_tpy("rollout", "m", "-u", server.http, "--start", "--plan", str(file))
+        assert (started.code, started.err) == (0, "")
+        assert started.out.startswith("m: version 2 gets 50 % of the requests, step 1 of 1;")
+        assert started.out.endswith("; its plan was given with a call\n")
+        assert infer(server, WORKS, 10) == {1: 5, 2: 5}
+        model.config(CONFIG % json.dumps({**PLAN, "steps": [{"percent": 10}]}))
+        server.wait_log("(?s)(version 2 gets 50 % of the requests, version 1 the others.*){2}")
+        assert infer(server, WORKS, 10) == {1: 5, 2: 5}, "the parameter that came meanwhile does not hold yet"
+        status = grpc_rollout(server, "Start")
+        assert (status.percent, status.plan_from) == (10, "parameter")
+        status = grpc_rollout(server, "Start", json.dumps({"steps": [{"percent": 25}]}))
+        assert (status.percent, status.plan_from) == (25, "call")
+        assert json.loads(status.plan)["steps"] == [{"percent": 25.0, "seconds": 60.0}]
+        assert rollout(server)["plan"] == json.loads(status.plan)
+        assert grpc_rollout(server, "RollBack", "{}") is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_plan_that_cannot_be_read_is_not_sent(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    for arguments, text in (
+        (("--plan", str(file)), "--plan needs --start"),
+        (("--start", "--plan", str(file)), f"--plan {file} cannot be read: [Errno 2] No such file"),
+    ):
+        assert text in run_tpy("rollout", "m", *arguments).err
+    file.write_text("{")
+    assert f"--plan {file} cannot be read: unexpected end of data" in run_tpy("rollout", "m", "--start", "--plan", str(file)).err
 
 
 @pytest.mark.parametrize("processes", [0, 1])

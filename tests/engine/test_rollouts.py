@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from tpy.backend import BackendCapabilities, ExecutionBatch, ExecutionResult, InstancePlacement, ModelContext
 from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter, TransactionPolicy
-from tpy.errors import AmbiguousName, Internal, NotFound, Unavailable
+from tpy.errors import AmbiguousName, Internal, InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.ids import Generation, ModelId, Version
 from tpy.messages import ModelState
 from tpy.state import ObservedKey
@@ -250,3 +250,166 @@ async def test_a_name_of_two_namespaces_is_refused(autojump_clock: MockClock) ->
         assert [r.plane.rollouts.status("m", namespace).state for namespace in ("", "n")] == ["rolled back", "running"]
         shares = {sample.labels.get("namespace"): sample.value for sample in r.plane.rollouts.families()[0].samples}
         assert shares == {None: 0, "n": 50}
+
+
+WITHOUT_PLAN = config(max_batch_size=4)
+GIVEN = json.dumps({"steps": [{"percent": 25, "seconds": 3600}], "min_requests": 20})
+"""The plan of a call: of four requests one goes to the new version."""
+
+BY_GIVEN, BY_PARAMETER = [1, 1, 1, 2], [1, 2, 1, 2]
+
+
+async def served(r: Rig, model: ModelConfig, generation: int, *versions: int) -> None:
+    """Have these versions of the model, loaded anew with this configuration."""
+    r.want(model, dict.fromkeys(versions, generation))
+    for version in versions:
+        await r.wait_state(version, generation, ModelState.READY)
+
+
+async def test_a_call_gives_a_plan_to_a_model_without_one(autojump_clock: MockClock) -> None:
+    async with rig() as r:
+        await served(r, WITHOUT_PLAN, 1, 1, 2)
+        assert await versions_of(r, 2) == [2, 2]
+        with pytest.raises(
+            NotFound, match=r"no version of model 'm' is rolled out, and it has no parameter 'rollout': expected a plan"
+        ):
+            r.plane.rollouts.start("m")
+        status = r.plane.rollouts.start("m", GIVEN)
+        assert (status.state, status.percent, status.old.version, status.new.version) == ("running", 25, 1, 2)
+        assert (status.plan_from, status.plan["min_requests"], status.plan["max_error_percent"]) == ("call", 20, 1)
+        assert await versions_of(r, 4) == BY_GIVEN
+        r.plane.rollouts.roll_back("m")
+        assert await versions_of(r, 4) == [1] * 4
+        assert r.plane.rollouts.start("m").percent == 25, "by the plan of the earlier call"
+        r.plane.rollouts.promote("m")
+        assert await versions_of(r, 2) == [2, 2]
+        with pytest.raises(NotFound):
+            r.plane.rollouts.status("m")
+        with pytest.raises(NotFound, match="expected a plan"):
+            r.plane.rollouts.start("m")
+
+
+async def test_the_plan_of_a_call_goes_before_the_parameter_until_a_version_is_promoted(autojump_clock: MockClock) -> None:
+    async with rig() as r:
+        await begin(r)
+        assert r.plane.rollouts.status("m").plan_from == "parameter"
+        for _ in range(2):
+            r.plane.rollouts.start("m", GIVEN)
+            assert await versions_of(r, 4) == BY_GIVEN
+            status = r.plane.rollouts.start("m")
+            assert (status.plan_from, status.steps) == ("parameter", 2), "a call without plan goes back to the parameter"
+            assert await versions_of(r, 4) == BY_PARAMETER
+        r.plane.rollouts.start("m", GIVEN)
+        for generation, model in ((3, with_plan(MODEL, min_requests=30)), (4, WITHOUT_PLAN), (5, MODEL)):
+            await served(r, model, generation, 1, 2)
+            assert r.plane.rollouts.status("m").plan_from == "call", "whatever the parameter becomes"
+            assert await versions_of(r, 4) == BY_GIVEN
+        r.plane.rollouts.promote("m")
+        await served(r, MODEL, 6, 1, 2, 3)
+        status = r.plane.rollouts.status("m")
+        assert (status.old.version, status.new.version, status.plan_from) == (2, 3, "parameter")
+
+
+async def test_a_version_after_one_that_was_rolled_back_goes_by_the_plan_of_the_call(autojump_clock: MockClock) -> None:
+    async with rig() as r:
+        await served(r, WITHOUT_PLAN, 1, 1, 2)
+        r.plane.rollouts.start("m", GIVEN)
+        r.plane.rollouts.roll_back("m")
+        r.want(WITHOUT_PLAN, {1: 1, 3: 2})
+        await r.wait_state(3, 2, ModelState.READY)
+        assert r.plane.rollouts.status("m").new.version == 3
+        assert await versions_of(r, 4) == [1, 1, 1, 3]
+        r.want(WITHOUT_PLAN, {3: 2, 4: 3})
+        await r.wait_state(4, 3, ModelState.READY)
+        await r.wait_state(1, 1, ModelState.UNAVAILABLE)
+        assert await versions_of(r, 2) == [4, 4], "the old version was removed, and the plan with it"
+
+
+@pytest.mark.parametrize("model", [MODEL, WITHOUT_PLAN])
+async def test_a_call_rolls_out_what_answers_everything_already(autojump_clock: MockClock, model: ModelConfig) -> None:
+    async with rig() as r:
+        await served(r, model, 1, 1, 2, 3)
+        assert await versions_of(r, 2) == [3, 3]
+        status = r.plane.rollouts.start("m", "" if model is MODEL else GIVEN)
+        assert (status.old.version, status.new.version) == (2, 3)
+        assert await versions_of(r, 4) == ([2, 3, 2, 3] if model is MODEL else [2, 2, 2, 3])
+
+
+@pytest.mark.parametrize("state", ["running", "rolled back"])
+async def test_the_plan_of_a_call_outlives_a_restart(autojump_clock: MockClock, tmp_path: Path, state: str) -> None:
+    file = tmp_path / "rollouts.json"
+    async with rig(rollout_file=file) as r:
+        await served(r, WITHOUT_PLAN, 1, 1, 2)
+        r.plane.rollouts.start("m", GIVEN)
+        if state == "rolled back":
+            r.plane.rollouts.roll_back("m")
+        while not file.exists() or json.loads(file.read_text())["m"]["state"] != state:
+            await trio.lowlevel.checkpoint()  # a thread writes it
+    line = json.loads(file.read_text())["m"]
+    assert (line["format"], line["plan"]["steps"]) == (2, [{"percent": 25, "seconds": 3600}])
+    async with rig(rollout_file=file) as r:
+        await served(r, WITHOUT_PLAN, 1, 1, 2)
+        status = r.plane.rollouts.status("m")
+        assert (status.state, status.plan_from, status.steps) == (state, "call", 1)
+        assert await versions_of(r, 4) == (BY_GIVEN if state == "running" else [1] * 4)
+        assert r.plane.rollouts.start("m").percent == 25
+        r.plane.rollouts.promote("m")
+        while "m" in json.loads(file.read_text()):
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_plan_that_the_model_no_longer_fits_is_given_up(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig(backend=Completing(lambda model: model)) as r:
+        await begin(r)
+        shadowed = json.dumps({"shadow": {}, "steps": STEPS})
+        assert r.plane.rollouts.start("m", shadowed).percent == 0
+        decoupled = changed(MODEL, model_transaction_policy=TransactionPolicy(decoupled=True))
+        await served(r, decoupled, 3, 1, 2)
+        with pytest.raises(InvalidArgument, match="this model is decoupled or has sequences"):
+            r.plane.rollouts.start("m", shadowed)
+        status = r.plane.rollouts.status("m")
+        assert (status.plan_from, status.percent) == ("parameter", 50)
+        assert "the plan that a call has given does not hold any more: shadow compares" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        ("{", "Input data was truncated"),
+        ("[]", "Expected `object`, got `array`"),
+        ('{"pace": 1}', "Object contains unknown field `pace`"),
+        ('{"steps": [{"percent": 0}]}', "Expected `float` > 0.0 - at `$.steps[0].percent`"),
+        ('{"steps": [{"percent": 9}, {"percent": 5}]}', "the percents of the steps are 9, 5, expected them to rise"),
+        ('{"sticky": "user"}', "sticky is 'user', expected correlation_id, request_id or parameter:NAME"),
+        ('{"sticky": "parameter:' + 9000 * "x" + '"}', "it has 9024 characters, at most 8192 are allowed"),
+    ],
+)
+async def test_an_impossible_plan_of_a_call_changes_nothing(autojump_clock: MockClock, plan: str, reason: str) -> None:
+    async with rig() as r:
+        await begin(r)
+        before = r.plane.rollouts.status("m")
+        with pytest.raises(InvalidArgument) as refused:
+            r.plane.rollouts.start("m", plan)
+        example = '{"steps": [{"percent": 10, "seconds": 60}]}'
+        text = f"the plan for m is not a valid rollout plan: {reason}, expected a JSON object like {example}"
+        assert str(refused.value) == text
+        assert r.plane.rollouts.status("m") == before
+
+
+async def test_versions_that_are_to_be_rolled_out_must_be_loaded(autojump_clock: MockClock) -> None:
+    async def refused(r: Rig) -> str:
+        with pytest.raises(TpyError) as error:
+            r.plane.rollouts.start("m", GIVEN)
+        assert isinstance(error.value, NotFound)
+        return str(error.value)
+
+    async with rig() as r:
+        assert await refused(r) == "no version of model 'm' is loaded, expected an old and a new one to roll out"
+        await served(r, WITHOUT_PLAN, 1, 2)
+        only = "of model 'm' only version 2 is loaded, expected an old and a new version to roll out; "
+        assert await refused(r) == f"{only}version_policy says which are loaded"
+        r.want(WITHOUT_PLAN, {1: 2, 2: 1}, namespace="")
+        await r.wait_state(1, 2, ModelState.READY)
+        assert r.plane.rollouts.start("m", GIVEN).old.version == 1

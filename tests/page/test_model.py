@@ -256,6 +256,8 @@ def test_a_rollout_is_watched_and_ended(tab: Tab, tmp_path: Path) -> None:
         page.get_by_role("button", name="Load", exact=True).click()
         expect(section.locator("p").first).to_have_text("Version 2 gets 25 % of the requests without a version, in step 1 of 1.")
         expect(section.locator("td")).to_have_text(["1", "75 %", "0", "0", "–", "2", "25 %", "0", "0", "–"])
+        plan = "25 % for 3,600 s; 100 requests or more in each step; at most 1 % of them may fail."
+        expect(section.locator(".note").first).to_have_text(f"The plan, of the model's parameter: {plan}")
         with tritonclient.http.InferenceServerClient(server.http) as client:
             given = tritonclient.http.InferInput("INPUT0", [1], "INT32")
             given.set_data_from_numpy(np.array([1], np.int32))

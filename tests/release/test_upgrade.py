@@ -39,7 +39,7 @@ NUMBERS = {
     "tpy/__init__.py": ('__version__ = "', '__version__ = "99.'),
     "tpy/recording/core/file_format.py": ("VERSION: Final = 1\n", "VERSION: Final = 2\n"),
     "tpy_data/engine/budget/core/sizes.py": ("FORMAT: Final = 1\n", "FORMAT: Final = 2\n"),
-    "tpy_data/engine/rollouts/rollouts.py": ("FORMAT: Final = 1\n", "FORMAT: Final = 2\n"),
+    "tpy_data/engine/rollouts/kept.py": ("\nFORMAT: Final = 1\n", "\nFORMAT: Final = 3\n"),
 }
 """In the files of a version whose formats are new: what stands there now, and then."""
 
@@ -278,12 +278,12 @@ def test_files_of_another_format_are_named(tmp_path: Path, models: Path, present
         assert "the recording has format version 1, this tpy reads version 2" in refused.stderr, refused
         infer(server.http, "late")
         wait_until(lambda: json.loads(files.sizes.read_text())["format"] == 2)
-        wait_until(lambda: json.loads(files.rollouts.read_text())["m"]["format"] == 2)
+        wait_until(lambda: json.loads(files.rollouts.read_text())["m"]["format"] == 3)
         newer = record(server.http, files)
     with serving(present, expect_exit=1) as server:
         server.wait_end()
     assert (
-        f"--rollout-file {files.rollouts} cannot be read: model 'm' has format 2, expected at most 1: a newer tpy" in server.log
+        f"--rollout-file {files.rollouts} cannot be read: model 'm' has format 3, expected at most 2: a newer tpy" in server.log
     )
     files.rollouts.unlink()
     with serving(present) as server:

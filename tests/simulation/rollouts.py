@@ -1,5 +1,6 @@
 """One rollout: a real data plane in virtual time, a new version that is good, or crashes at or fails 5 % of its requests, clients
-that ask for the model, for a version of it and for an ensemble, half of the time under a memory budget with a model too many."""
+that ask for the model, for a version of it and for an ensemble, half of the time under a memory budget with a model too many.
+The plan is the model's, or comes with a call."""
 
 from __future__ import annotations
 
@@ -226,14 +227,19 @@ async def _story(seed: int, journal: Journal, clock: trio.testing.MockClock) -> 
     sticky, has_budget = chance.random() < 0.5, chance.random() < 0.5
     backend = _Backend(fault, random.Random(f"{seed}/backend"))
     plan = ModelParameter(string_value=_plan(chance, sticky=sticky))
-    model = config(parameters={"rollout": plan}, instance_group=instances(chance.choice((1, 2))), max_batch_size=1)
-    journal.note("rollout", fault, plan.string_value, "budget" if has_budget else "all loaded")
+    by_call = random.Random(f"{seed}/call").random() < 0.3
+    parameters = {} if by_call else {"rollout": plan}
+    model = config(parameters=parameters, instance_group=instances(chance.choice((1, 2))), max_batch_size=1)
+    source = "of a call" if by_call else "of the parameter"
+    journal.note("rollout", fault, plan.string_value, source, "budget" if has_budget else "all loaded")
     with tempfile.TemporaryDirectory() if has_budget else nullcontext() as folder:
         async with _serving(model, backend, None if folder is None else Path(folder)) as r:
             client = _Client(r, journal, chance, sticky=sticky)
             r.plane.rollouts.on_decision = client.decided
             r.want(model, {OLD: 1, NEW: 2}, directory=Path(folder or "repository") / "m")
             await r.wait_state(NEW, 2, ModelState.READY)
+            if by_call:
+                r.plane.rollouts.start("m", plan.string_value)
             began_s = trio.current_time()
             await client.run(chance.choice((40.0, 150.0)))
             if fault != "crashes":  # while the new version has no live instance the old one answers

@@ -90,6 +90,9 @@ def test_a_rollout_as_a_line() -> None:
     old, new = RolloutArm(version=3, ended=9, failed=0, p99_ns=NS_PER_MS), RolloutArm(version=4, ended=1, failed=1, p99_ns=0)
     status = RolloutStatus(model="m", state="running", percent=10, step=2, steps=3, reason="", old=old, new=new)
     [line] = [each for each in lines_of(msgspec.structs.replace(FULL, rollout=status)) if "rollout" in each]
+    given = msgspec.structs.replace(status, plan_from="call")
+    [of_call] = [each for each in lines_of(msgspec.structs.replace(FULL, rollout=given)) if "rollout" in each]
+    assert of_call == f"{line}; its plan was given with a call"
     assert line == (
         "  rollout     version 4 gets 10 % of the requests, step 2 of 3; version 4: 1 ended, 1 failed, p99 0 ms; "
         "version 3: 9 ended, 0 failed, p99 1 ms"

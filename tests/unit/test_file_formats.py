@@ -8,12 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tpy.config.rollout import RolloutPlan
 from tpy.errors import Unavailable
 from tpy_control.sources.cloud.copies import LocalCopies
 from tpy_data.engine.budget.core.sizes import KeptSize, KeptSizes
 from tpy_data.engine.budget.memory_budget import read_sizes
 from tpy_data.engine.rollouts.core.rollout import RolloutState
-from tpy_data.engine.rollouts.rollouts import Kept, read_kept
+from tpy_data.engine.rollouts.kept import Kept, read_kept
 
 SIZE = KeptSize("abc", "onnxruntime", 2, 1)
 
@@ -30,14 +31,20 @@ def test_rollouts_of_this_format_and_of_none_are_read(file: Path) -> None:
     assert read_kept(file) == {"m": line}
     file.write_text('{"m": {"version": 1, "new": 2, "state": "rolled back", "reason": "as asked"}}')
     assert read_kept(file) == {"m": line}, "as it was written before there were formats"
+    with_plan = msgspec.structs.replace(line, format=2, plan=RolloutPlan(min_requests=7))
+    file.write_bytes(msgspec.json.encode({"m": with_plan}))
+    assert read_kept(file) == {"m": with_plan}
+    file.write_text('{"m": {"version": 1, "format": 2, "plan": {"sticky": "x"}}}')
+    with pytest.raises(Unavailable, match=r"cannot be read: sticky is 'x', expected .* - at `\$\[\.\.\.\]\.plan`"):
+        read_kept(file)
 
 
 def test_rollouts_of_a_newer_format_are_refused(file: Path) -> None:
-    file.write_text('{"a": {"version": 1}, "m": {"format": 2, "state": {"unheard": "of"}}}')
+    file.write_text('{"a": {"version": 1}, "m": {"format": 3, "state": {"unheard": "of"}}}')
     with pytest.raises(Unavailable) as refused:
         read_kept(file)
     assert str(refused.value) == (
-        f"--rollout-file {file} cannot be read: model 'm' has format 2, expected at most 1: a newer tpy has written it; "
+        f"--rollout-file {file} cannot be read: model 'm' has format 3, expected at most 2: a newer tpy has written it; "
         "start that one, or remove the file to begin with the newest version of each model"
     )
 

@@ -270,11 +270,13 @@ class Beside(RuleBasedStateMachine):
         self.outcome = decision.state
 
     @precondition(lambda self: self.outcome is not RolloutState.PROMOTED)
-    @rule()
-    def somebody_begins_it_again(self) -> None:
-        decision = self.core.restart(self.now_ns, "as asked")
+    @rule(plan=st.sampled_from((None, PLAN, WITH_SHADOW)))
+    def somebody_begins_it_again(self, plan: RolloutPlan | None) -> None:
+        plan = plan or self.core.plan
+        decision = self.core.restart(self.now_ns, "as asked", plan)
         assert decision.state is RolloutState.RUNNING
-        self.step = 0 if self.core.plan.shadow is None else -1
+        assert self.core.plan is plan
+        self.step = 0 if plan.shadow is None else -1
         self.outcome, self.since_ns, self.new, self.differences = RolloutState.RUNNING, self.now_ns, [], []
 
     @invariant()

@@ -74,12 +74,16 @@ class Diagnostics:
         path = self._data.model_path(model_name, version)
         return await trio.to_thread.run_sync(read_graph, path, abandon_on_cancel=True, limiter=self._reading)
 
-    async def rollout(self, model_name: str, action: str = "") -> RolloutStatus:
+    async def rollout(self, model_name: str, action: str = "", plan: str = "") -> RolloutStatus:
         """See DiagnosticsService."""
         rollouts = self._data.rollouts
-        actions = {"": rollouts.status, "start": rollouts.start, "promote": rollouts.promote, "roll_back": rollouts.roll_back}
+        if action == "start":
+            return rollouts.start(model_name, plan)
+        actions = {"": rollouts.status, "promote": rollouts.promote, "roll_back": rollouts.roll_back}
         if action not in actions:
             raise InvalidArgument(f"unexpected action '{echo(action)}' for a rollout, expected start, promote or roll_back")
+        if plan:
+            raise InvalidArgument(f"unexpected plan with action '{action}' for a rollout, expected it with start only")
         return actions[action](model_name)
 
     def log_settings(self) -> LogSettings:

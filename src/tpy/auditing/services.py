@@ -108,11 +108,12 @@ def _registration(inner: RegistrationService, log: AuditLog) -> Any:
 def _diagnostics(services: Services, log: AuditLog) -> Any:
     inner = services.diagnostics
 
-    async def rollout(model_name: str, action: str = "") -> RolloutStatus:
+    async def rollout(model_name: str, action: str = "", plan: str = "") -> RolloutStatus:
         if not action:
             return await inner.rollout(model_name)
-        async with _change(log, PROGRAM, "rollout", model_name, target=echo(model_name), step=echo(action)):
-            return await inner.rollout(model_name, action)
+        given = {"plan": echo(plan)} if plan else {}
+        async with _change(log, PROGRAM, "rollout", model_name, target=echo(model_name), step=echo(action), **given):
+            return await inner.rollout(model_name, action, plan)
 
     async def update_log_settings(settings: LogSettings) -> None:
         before, after = msgspec.structs.asdict(inner.log_settings()), msgspec.structs.asdict(settings)

@@ -44,7 +44,11 @@ EXAMPLES = {
     "top": ("tpy top", "tpy top --once --sort p99"),
     "explain": ("tpy explain iris", "tpy explain iris --request 17"),
     "record": ("tpy record 'resnet*' --seconds 600", "tpy record --status", "tpy record --stop"),
-    "rollout": ("tpy rollout resnet50 --wait", "tpy rollout resnet50 --roll-back --url server:8000"),
+    "rollout": (
+        "tpy rollout resnet50 --wait",
+        "tpy rollout resnet50 --start --plan plan.json",
+        "tpy rollout resnet50 --roll-back --url server:8000",
+    ),
     "replay": ("tpy replay recording.tpyrec --url staging:8000 --tolerance 1e-3", "tpy replay recording.tpyrec --speed max"),
     "analyze": ("tpy analyze resnet --model-repository models --latency-ms 20", "tpy analyze -f config.yaml"),
     "check": ("tpy check models", "tpy check --deep models"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -16,6 +17,7 @@ from tpy.cli.client import HTTP_PORT, Client, ClientError
 from tpy.cli.connecting import ClientTlsOptions, context_of, header_option, tls_options, url_option
 from tpy.cli.explain.core.rollout import ROLLED_BACK, RUNNING, words_of
 from tpy.cli.server_address import parse_address, parse_headers
+from tpy.limits import ROLLOUT_PLAN_BYTES_MAX
 from tpy.messages import RolloutStatus
 
 _PAUSE_S = 1.0
@@ -25,23 +27,29 @@ _FAILURE = 1
 @click.command()
 @click.argument("model")
 @url_option
-@click.option("--start", "action", flag_value="start", help="Begin again at the first step, also if the version was rolled back.")
+@click.option("--start", "action", flag_value="start", help="Begin at the first step, also if the version was rolled back.")
+@click.option("--plan", metavar="FILE", help="With --start: the plan, JSON as in the model parameter; - for standard input.")
 @click.option("--promote", "action", flag_value="promote", help="Give all requests to the new version.")
 @click.option("--roll-back", "action", flag_value="roll_back", help="Give all requests to the old version.")
 @click.option("--wait", is_flag=True, help="Show each step, until the new version is promoted or rolled back.")
 @header_option
 @tls_options
 @click.option("--json", "as_json", is_flag=True, help="Write JSON documents, one a line, in place of text.")
-def rollout(model: str, url: str, action: str | None, wait: bool, header: tuple[str, ...], as_json: bool, **tls: Any) -> None:
-    """Show the rollout of a new version of MODEL on a running server, begin it again, or end it. Exit status 1 when the
+def rollout(
+    model: str, url: str, action: str | None, plan: str | None, wait: bool, header: tuple[str, ...], as_json: bool, **tls: Any
+) -> None:
+    """Show the rollout of a new version of MODEL on a running server, begin it, or end it. Exit status 1 when the
     version was rolled back, or nothing is rolled out."""
     if wait and action:
         raise click.UsageError("expected one of --wait, --start, --promote and --roll-back")
+    if plan is not None and action != "start":
+        raise click.UsageError("--plan needs --start")
     host, port = parse_address(url, HTTP_PORT)
     client = Client(host, port, tls=context_of(url, ClientTlsOptions(**tls)), headers=parse_headers(header))
     path = f"/v2/repository/models/{quote(model, safe='')}/rollout"
     try:
-        answer = client.post(path, orjson.dumps({"action": action})) if action else client.get(path)
+        change = {"action": action} if plan is None else {"action": action, "plan": _plan(plan)}
+        answer = client.post(path, orjson.dumps(change)) if action else client.get(path)
         status = _read(answer)
         _show(status, as_json=as_json)
         if wait:
@@ -50,6 +58,15 @@ def rollout(model: str, url: str, action: str | None, wait: bool, header: tuple[
         click.echo(f"tpy: error: {error}", err=True)
         sys.exit(_FAILURE)
     sys.exit(_FAILURE if status.state == ROLLED_BACK and action != "roll_back" else 0)
+
+
+def _plan(file: str) -> object:
+    """The content of a file; the server says what is wrong with the plan in it. Raises ClientError."""
+    try:
+        with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as content:
+            return orjson.loads(content.read(ROLLOUT_PLAN_BYTES_MAX + 1))
+    except (OSError, ValueError) as error:
+        raise ClientError(f"--plan {file} cannot be read: {error}") from None
 
 
 def _watch(client: Client, path: str, status: RolloutStatus, *, as_json: bool) -> RolloutStatus:

@@ -12,6 +12,9 @@ from tpy.config.model_config import ModelConfig
 PARAMETER: Final = "rollout"
 """The model parameter that has the plan, a JSON object as RolloutPlan; without it a new version gets all requests at once."""
 
+EXAMPLE: Final = '{"steps": [{"percent": 10, "seconds": 60}]}'
+"""A plan, for errors that say what is expected."""
+
 KEYS: Final = ("correlation_id", "request_id")
 """The values of `sticky`, beside `parameter:NAME`."""
 
@@ -61,6 +64,13 @@ class RolloutPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sticky: str = ""
     shadow: RolloutShadow | None = None
 
+    def __post_init__(self) -> None:
+        if self.sticky and self.sticky not in KEYS and not self.sticky_parameter:
+            raise ValueError(f"sticky is '{self.sticky}', expected {', '.join(KEYS)} or {_OF_PARAMETER}NAME")
+        shares = [step.percent for step in self.steps]
+        if shares != sorted(shares):
+            raise ValueError(f"the percents of the steps are {', '.join(f'{each:g}' for each in shares)}, expected them to rise")
+
     @property
     def sticky_parameter(self) -> str | None:
         """The name of the request parameter that `sticky` names, if it names one."""
@@ -73,21 +83,23 @@ _DECODER: Final = msgspec.json.Decoder(RolloutPlan)
 def rollout_plan(config: ModelConfig) -> RolloutPlan | None:
     """The plan of a model, or None. Raises ValueError for an impossible plan, with the reason."""
     text = config.parameter(PARAMETER, "")
-    plan = _read(text) if text else None
-    if plan is not None and plan.shadow is not None and (config.decoupled or config.sequence_batching is not None):
-        raise ValueError("shadow compares one answer with another; this model is decoupled or has sequences")
+    if not text:
+        return None
+    plan = read_plan(text)
+    check_fits(plan, config)
     return plan
+
+
+def check_fits(plan: RolloutPlan, config: ModelConfig) -> None:
+    """Raises ValueError, with the reason, for a plan that is not one for this model."""
+    if plan.shadow is not None and (config.decoupled or config.sequence_batching is not None):
+        raise ValueError("shadow compares one answer with another; this model is decoupled or has sequences")
 
 
 @functools.lru_cache(maxsize=256)
-def _read(text: str) -> RolloutPlan:
+def read_plan(text: str) -> RolloutPlan:
+    """The plan that a JSON text says. Raises ValueError for an impossible one, with the reason."""
     try:
-        plan = _DECODER.decode(text)
+        return _DECODER.decode(text)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from None
-    if plan.sticky and plan.sticky not in KEYS and not plan.sticky_parameter:
-        raise ValueError(f"sticky is '{plan.sticky}', expected {', '.join(KEYS)} or {_OF_PARAMETER}NAME")
-    shares = [step.percent for step in plan.steps]
-    if shares != sorted(shares):
-        raise ValueError(f"the percents of the steps are {', '.join(f'{each:g}' for each in shares)}, expected them to rise")
-    return plan

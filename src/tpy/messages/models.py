@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -149,7 +150,8 @@ class RolloutArm(msgspec.Struct, frozen=True, kw_only=True):
 class RolloutStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A rollout: `state` is "running", "promoted" or "rolled back", with the `reason`; the new version gets `percent` of the
     requests without a version, in step `step` of `steps`. `compared` requests of the present step were answered by both versions
-    for comparison, and the answers to `differed` of them were not the same."""
+    for comparison, and the answers to `differed` of them were not the same. `plan` is the one that it goes by, with all its
+    fields, from the model's "parameter" or a "call"."""
 
     model: str
     state: str
@@ -161,3 +163,5 @@ class RolloutStatus(msgspec.Struct, frozen=True, kw_only=True):
     new: RolloutArm
     compared: int = 0
     differed: int = 0
+    plan: Mapping[str, Any] = {}
+    plan_from: str = "parameter"

@@ -195,7 +195,7 @@ class _Diagnostics:
         """See DiagnosticsService."""
         return await self._local.graph(model_name, version)
 
-    async def rollout(self, model_name: str, action: str = "") -> RolloutStatus:
+    async def rollout(self, model_name: str, action: str = "", plan: str = "") -> RolloutStatus:
         """See DiagnosticsService: of this replica. Raises Unsupported for an action, which would be this replica's alone."""
         if action:
             raise Unsupported(

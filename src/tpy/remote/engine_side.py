@@ -236,8 +236,8 @@ class FrontendSession:
                 return await services.diagnostics.explain(name, version)
             case q.Graph(model_name=name, version=version):
                 return await services.diagnostics.graph(name, version)
-            case q.Rollout(model_name=name, action=action):
-                rollout = await services.diagnostics.rollout(name, action)
+            case q.Rollout(model_name=name, action=action, plan=plan):
+                rollout = await services.diagnostics.rollout(name, action, plan)
                 if action:
                     await publisher.publish()
                 return rollout

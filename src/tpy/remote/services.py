@@ -132,9 +132,9 @@ class RemoteDiagnostics:
         """See DiagnosticsService."""
         return await self._engine.ask(q.Graph(model_name, version), ModelGraph)
 
-    async def rollout(self, model_name: str, action: str = "") -> RolloutStatus:
+    async def rollout(self, model_name: str, action: str = "", plan: str = "") -> RolloutStatus:
         """See DiagnosticsService."""
-        return await self._engine.ask(q.Rollout(model_name, action), RolloutStatus)
+        return await self._engine.ask(q.Rollout(model_name, action, plan), RolloutStatus)
 
     def log_settings(self) -> LogSettings:
         """See DiagnosticsService."""

@@ -18,30 +18,32 @@ SERVICE = "/tpy.rollout.v1.RolloutService/"
 RolloutRequest, RolloutStatus = (message_class(f"tpy.rollout.v1.{name}") for name in ("RolloutRequest", "RolloutStatus"))
 
 
-def request(name: str) -> bytes:
-    return RolloutRequest(model_name=name).SerializeToString()
+def request(name: str, plan: str = "") -> bytes:
+    return RolloutRequest(model_name=name, plan=plan).SerializeToString()
 
 
 @pytest.mark.parametrize(
-    ("method", "state", "reason"),
+    ("method", "state", "reason", "plan"),
     [
-        ("Status", "running", ""),
-        ("Start", "running", "start"),
-        ("Promote", "running", "promote"),
-        ("RollBack", "rolled back", "roll_back"),
+        ("Status", "running", "", ""),
+        ("Start", "running", "start", ""),
+        ("Start", "running", "start", '{"min_requests":5}'),
+        ("Promote", "running", "promote", ""),
+        ("RollBack", "rolled back", "roll_back", ""),
     ],
 )
-async def test_a_rollout_is_told_and_changed(method: str, state: str, reason: str) -> None:
+async def test_a_rollout_is_told_and_changed(method: str, state: str, reason: str, plan: str) -> None:
     async with port() as server:
-        call = await server.call(SERVICE + method, request("m"))
+        call = await server.call(SERVICE + method, request("m", plan))
         assert call.status is Status.OK
         arms = {
             name: {"version": version, "ended": 9, "failed": version - 1, "p99_ns": 7}
             for version, name in enumerate(("old", "new"), 1)
         }
         percent = 0.0 if method == "RollBack" else 12.5
+        shown = {"plan": plan, "plan_from": "call" if plan else "parameter"}
         expected = RolloutStatus(
-            model="m", state=state, percent=percent, step=1, steps=3, reason=reason, compared=5, differed=0, **arms
+            model="m", state=state, percent=percent, step=1, steps=3, reason=reason, compared=5, differed=0, **shown, **arms
         )
         assert RolloutStatus.FromString(call.reply_bytes) == expected
 

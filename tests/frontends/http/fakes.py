@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 
@@ -257,13 +258,23 @@ class FakeDiagnostics:
             )
         ]
 
-    async def rollout(self, model_name: str, action: str = "") -> RolloutStatus:
+    async def rollout(self, model_name: str, action: str = "", plan: str = "") -> RolloutStatus:
         if model_name != "m":
             raise NotFound(f"no version of model '{model_name}' is rolled out")
         old, new = (RolloutArm(version=version, ended=9, failed=version - 1, p99_ns=7) for version in (1, 2))
         state, percent = ("rolled back", 0.0) if action == "roll_back" else ("running", 12.5)
         return RolloutStatus(
-            model="m", state=state, percent=percent, step=1, steps=3, reason=action, old=old, new=new, compared=5
+            model="m",
+            state=state,
+            percent=percent,
+            step=1,
+            steps=3,
+            reason=action,
+            old=old,
+            new=new,
+            compared=5,
+            plan=json.loads(plan) if plan else {},
+            plan_from="call" if plan else "parameter",
         )
 
     async def counters(self) -> Sequence[ModelCounters]:

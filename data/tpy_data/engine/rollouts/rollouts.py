@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
 from tpy.clock import Clock
-from tpy.config.rollout import RolloutPlan, rollout_plan
+from tpy.config import ModelConfig
+from tpy.config.rollout import EXAMPLE, PARAMETER, RolloutPlan, check_fits, read_plan, rollout_plan
 from tpy.echo import echo
-from tpy.errors import AmbiguousName, NotFound, TpyError, Unavailable
-from tpy.files import UnusableFile, read_file, replace_file
+from tpy.errors import AmbiguousName, InvalidArgument, NotFound
+from tpy.files import replace_file
 from tpy.ids import ModelId, Version
-from tpy.limits import ROLLOUT_FILE_BYTES_MAX, ROLLOUT_LOOK_S
+from tpy.limits import ROLLOUT_LOOK_S, ROLLOUT_PLAN_BYTES_MAX
 from tpy.messages import (
     ModelState,
     RolloutArm,
@@ -29,6 +30,7 @@ from tpy.state import UNLOADED, DesiredVersion, Snapshot
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.rollouts import RolloutShare, rollout_families
 from tpy_data.engine.rollouts.core.rollout import Arm, Decision, RolloutCore, RolloutState
+from tpy_data.engine.rollouts.kept import FORMAT, FORMAT_WITH_PLAN, Kept
 from tpy_data.engine.rollouts.split import Split, difference
 from tpy_data.engine.serving.serving_table import Awaited, Served, ServedModel, ServingTable, Turned
 
@@ -37,43 +39,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-FORMAT: Final = 1
-"""Of a model's line in the file. A line of a higher number is refused: without what it says, a version that was rolled back would
-get all requests."""
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """A model's line in the file: the version that answers, and the newer one with its step and state, 0 for none."""
-
-    version: int
-    new: int = 0
-    step: int = 0
-    state: RolloutState = RolloutState.RUNNING
-    reason: str = ""
-    format: int = FORMAT
-
-
-class _Format(msgspec.Struct, frozen=True):
-    """The part of a line that any format has; the first ones did not say it."""
-
-    format: int = FORMAT
-
-
-_FORMATS = msgspec.json.Decoder(dict[str, _Format])
-_DECODER = msgspec.json.Decoder(dict[str, Kept])
-
 
 class _Model:
     """A model with a plan. `old` is the version that answers; `new` the newer one that is rolled out by `core`, or was. `differs`
     is the reason why the two cannot share requests, "" if they can: it waits, as both may be about to be loaded anew. `kept` is
     what goes on when both are there again, if the files of the new one still have `content`; an empty one is not compared.
-    `awaits`: none answers until the old version is there; `deputy` is the newer one that answers because the old one failed."""
+    `awaits`: none answers until the old version is there; `deputy` is the newer one that answers because the old one failed.
+    `plan` is the one that a call has given, which goes before the model's parameter until a version is promoted or the old one
+    is removed."""
 
-    __slots__ = ("awaits", "content", "core", "deputy", "differs", "kept", "new", "old", "split")
+    __slots__ = ("awaits", "content", "core", "deputy", "differs", "kept", "new", "old", "plan", "split")
 
     def __init__(self, old: int, kept: Kept | None) -> None:
         self.old = old
         self.kept = kept
+        self.plan = None if kept is None else kept.given_plan
         self.new: Served | None = None
         self.core: RolloutCore | None = None
         self.split: Split | None = None
@@ -118,8 +98,12 @@ class _Model:
     def line(self) -> Kept:
         """Its entry in the file."""
         if self.core is None or self.new is None:
-            return self.kept or Kept(self.old)
-        return Kept(self.old, self.new.version, self.core.step, self.core.state, self.core.reason)
+            line = self.kept or Kept(self.old)
+        else:
+            line = Kept(self.old, self.new.version, self.core.step, self.core.state, self.core.reason)
+        if self.plan is None:
+            return msgspec.structs.replace(line, format=FORMAT, plan=msgspec.UNSET)
+        return msgspec.structs.replace(line, format=FORMAT_WITH_PLAN, plan=self.plan)
 
 
 class Rollouts:
@@ -184,17 +168,15 @@ class Rollouts:
         newest = served.newest
         if newest is None:
             return None
-        plan = rollout_plan(newest.served_copy.config)
+        plan = self._plan(model, newest)
         if plan is None:
-            if (gone := self._models.pop(model, None)) is not None:
-                gone.forget_new()
-                self._change(model)
+            self._forget(model)
             return None
         known = self._known(model, newest)
         if known.new is not None and known.new.version not in served.versions:
             self._new_went(model, known, known.new)
         if known.core is not None and known.core.state is RolloutState.PROMOTED and known.new is newest:
-            known.old = newest.version
+            known.old, known.plan = newest.version, None
             known.forget_new()
             return None
         old = served.versions.get(known.old)
@@ -235,12 +217,34 @@ class Rollouts:
             new=_arm(new.version, core, Arm.NEW),
             compared=core.compared,
             differed=core.differed,
+            plan=msgspec.to_builtins(core.plan),
+            plan_from="parameter" if known.plan is None else "call",
         )
 
-    def start(self, model_name: str) -> RolloutStatus:
-        """The new version begins again at the first step, also if it was rolled back. Raises as `status`."""
-        now_ns = self._clock.now_ns()
-        self._change_state(model_name, lambda core, reason: core.restart(now_ns, reason))
+    def start(self, model_name: str, plan_text: str = "") -> RolloutStatus:
+        """The new version begins at the first step, also if it was rolled back, or is not rolled out at all: by the plan of a
+        call, by the parameter of the model, or without it by the plan of an earlier call. Raises NotFound unless two versions are
+        loaded and there is a plan, InvalidArgument for an impossible one, AmbiguousName as `status`."""
+        model, old, new = self._pair(model_name)
+        known = self._models.get(model)
+        config = new.served_copy.config
+        given = _given_plan(model_name, plan_text, config)
+        if given is None and rollout_plan(config) is None:
+            given = None if known is None else known.plan
+            if given is None:
+                shown = echo(model_name)
+                raise NotFound(
+                    f"no version of model '{shown}' is rolled out, and it has no parameter '{PARAMETER}': expected a plan"
+                )
+        if known is None:
+            known = self._models[model] = _Model(old.version, None)
+        known.plan = given
+        if known.core is not None and known.new is not None and known.new.version == new.version:
+            plan = given or rollout_plan(config)
+            self._decided(model, known, known.core.restart(self._clock.now_ns(), "as asked", plan))
+        else:
+            known.old, known.kept = old.version, None
+        self._table.reconsider(model)
         return self.status(model_name)  # by now it is known whether the versions can share requests
 
     def promote(self, model_name: str) -> RolloutStatus:
@@ -277,6 +281,58 @@ class Rollouts:
             if known is not None and known.core is not None and known.new is not None:
                 return model, known, known.core, known.new
         raise NotFound(f"no version of model '{echo(model_name)}' is rolled out")
+
+    def _pair(self, model_name: str) -> tuple[ModelId, Served, Served]:
+        """The old and the new version of a rollout that is to begin: the newest one, and the one that it is to replace. Raises
+        NotFound if no two are loaded, AmbiguousName if several namespaces have a model of this name."""
+        found = self._table.named(model_name)
+        if len(found) > 1:
+            raise AmbiguousName(model_name, len(found))
+        served = self._table.model(found[0]) if found else None
+        if served is None:
+            raise NotFound(f"no version of model '{echo(model_name)}' is loaded, expected an old and a new one to roll out")
+        known = self._models.get(found[0])
+        versions = [each for each in served.versions.values() if each.accepts]
+        if known is not None and known.new is not None and known.new.version in served.versions:
+            new: Served | None = served.versions[known.new.version]
+            versions = list(served.versions.values())  # what runs goes on while an instance is started again
+        else:
+            new = ServedModel(served.versions).newest
+        older = [] if new is None else [each for each in versions if each.version < new.version]
+        if new is None or not older:
+            raise NotFound(
+                f"of model '{echo(model_name)}' only {_listed(versions)} loaded, expected an old and a new version to roll out; "
+                "version_policy says which are loaded"
+            )
+        before = [each for each in older if known is not None and each.version == known.old]
+        return found[0], (before or older)[-1], new
+
+    def _plan(self, model: ModelId, newest: Served) -> RolloutPlan | None:
+        """The plan that holds: that of a call before that of the parameter. None: a new version gets everything at once."""
+        known = self._models.get(model)
+        kept = self._kept.get(str(model)) if known is None else None
+        if kept is not None and kept.given_plan is not None:
+            known = self._known(model, newest)
+        config = newest.served_copy.config
+        if known is None or known.plan is None:
+            return rollout_plan(config)
+        try:
+            check_fits(known.plan, config)
+        except ValueError as error:
+            about = {"model": str(model), "reason": str(error)}
+            _log.warning("model '%(model)s': the plan that a call has given does not hold any more: %(reason)s", about)
+            known.plan = None
+            self._change(model)
+            return rollout_plan(config)
+        return known.plan
+
+    def _forget(self, model: ModelId) -> None:
+        """The model has no plan."""
+        gone = self._models.pop(model, None)
+        if gone is not None:
+            gone.forget_new()
+        if self._kept.pop(str(model), None) is not None or gone is not None:
+            self._change(model)
 
     def _known(self, model: ModelId, newest: Served) -> _Model:
         """The model, from now on, if it was not known."""
@@ -369,7 +425,7 @@ class Rollouts:
                 "model '%(model)s': version %(old)s is gone, so %(new)s gets all requests; the version_policy can keep both",
                 about,
             )
-        known.old, known.kept, known.deputy = newest.version, None, None
+        known.old, known.kept, known.deputy, known.plan = newest.version, None, None, None
         known.forget_new()
         newest.note("")
         self._change(model)
@@ -415,23 +471,27 @@ class Rollouts:
             _log.error("--rollout-file %(file)s cannot be written: %(reason)s", {"file": str(file), "reason": str(error)})
 
 
+def _given_plan(model_name: str, text: str, config: ModelConfig) -> RolloutPlan | None:
+    """The plan that came with a call; None without one. Raises InvalidArgument for an impossible one."""
+    if not text:
+        return None
+    try:
+        if len(text) > ROLLOUT_PLAN_BYTES_MAX:
+            raise ValueError(f"it has {len(text)} characters, at most {ROLLOUT_PLAN_BYTES_MAX} are allowed")
+        plan = read_plan(text)
+        check_fits(plan, config)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"the plan for {echo(model_name)} is not a valid rollout plan: {error}, expected a JSON object like {EXAMPLE}"
+        ) from None
+    return plan
+
+
+def _listed(versions: Sequence[Served]) -> str:
+    numbers = ", ".join(str(each.version) for each in versions)
+    return f"version {numbers} is" if len(versions) == 1 else f"versions {numbers or 'that take no requests'} are"
+
+
 def _arm(version: int, core: RolloutCore, arm: Arm) -> RolloutArm:
     counts = core.counts[arm]
     return RolloutArm(version=version, ended=counts.ended, failed=counts.failed, p99_ns=counts.p99_ns())
-
-
-def read_kept(file: Path) -> dict[str, Kept]:
-    """The content of the file, nothing if it does not exist. Blocks. Raises Unavailable if it cannot be read."""
-    try:
-        content = read_file(file, bytes_max=ROLLOUT_FILE_BYTES_MAX)
-        for model, line in _FORMATS.decode(content).items():
-            if line.format > FORMAT:
-                raise UnusableFile(
-                    f"model '{model}' has format {line.format}, expected at most {FORMAT}: a newer tpy has written it; "
-                    "start that one, or remove the file to begin with the newest version of each model"
-                )
-        return {model: msgspec.structs.replace(line, format=FORMAT) for model, line in _DECODER.decode(content).items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, TpyError, msgspec.MsgspecError) as error:
-        raise Unavailable(f"--rollout-file {file} cannot be read: {error}") from None

@@ -40,7 +40,8 @@ class RolloutsWhenNeeded:
     async def read(self, file: Path) -> None:
         """Begin with what the file of --rollout-file has, and keep there what is decided. Raises Unavailable for one that cannot
         be read."""
-        from tpy_data.engine.rollouts.rollouts import Rollouts, read_kept  # few servers need it
+        from tpy_data.engine.rollouts.kept import read_kept  # few servers need it
+        from tpy_data.engine.rollouts.rollouts import Rollouts
 
         self._begin(partial(Rollouts, file=file, kept=await trio.to_thread.run_sync(read_kept, file)))
 
@@ -55,9 +56,11 @@ class RolloutsWhenNeeded:
         """As `Rollouts.status`."""
         return self._get(model_name).status(model_name, namespace)
 
-    def start(self, model_name: str) -> RolloutStatus:
+    def start(self, model_name: str, plan_text: str = "") -> RolloutStatus:
         """As `Rollouts.start`."""
-        return self._get(model_name).start(model_name)
+        from tpy_data.engine.rollouts.rollouts import Rollouts  # few servers need it
+
+        return (self._begun or self._begin(Rollouts)).start(model_name, plan_text)
 
     def promote(self, model_name: str) -> RolloutStatus:
         """As `Rollouts.promote`."""

@@ -196,9 +196,7 @@ def _check_rollout(report: Report) -> None:
         plan = rollout.rollout_plan(report.config)
     except ValueError as error:
         text = f"parameter '{rollout.PARAMETER}' of {report.config.name} is not a valid rollout plan: {error}"
-        report.error(
-            f"parameters[{rollout.PARAMETER}]", text, expected='a JSON object like {"steps": [{"percent": 10, "seconds": 60}]}'
-        )
+        report.error(f"parameters[{rollout.PARAMETER}]", text, expected=f"a JSON object like {rollout.EXAMPLE}")
         return
     policy = report.config.version_policy
     if plan is not None and policy is not None and policy.latest is not None and policy.latest.num_versions < 2:

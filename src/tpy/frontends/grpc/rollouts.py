@@ -40,6 +40,7 @@ class RolloutService:
         return await self._rollout(message, "roll_back")
 
     async def _rollout(self, message: Any, action: str) -> Message:
-        status = await self._services.diagnostics.rollout(message.model_name, action)
-        response: Message = pb.RolloutStatus(**msgspec.to_builtins(status))
+        status = await self._services.diagnostics.rollout(message.model_name, action, message.plan)
+        plan = msgspec.json.encode(status.plan).decode() if status.plan else ""
+        response: Message = pb.RolloutStatus(**{**msgspec.to_builtins(status), "plan": plan})
         return response

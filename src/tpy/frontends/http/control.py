@@ -168,10 +168,14 @@ class ControlApi:
 
     async def change_rollout(self, request: HttpRequest, *, model: str, repository: str = "") -> HttpReply:
         _refuse_repository(repository)
-        action = (await self._document(request.body)).get("action")
+        if len(request.body) > limits.ROLLOUT_PLAN_BYTES_MAX:
+            raise InvalidArgument(f"the body has {len(request.body)} bytes, expected at most {limits.ROLLOUT_PLAN_BYTES_MAX}")
+        document = await self._document(request.body)
+        action, plan = document.get("action"), document.get("plan")
         if not isinstance(action, str):
             raise InvalidArgument('expected {"action": "start"}, {"action": "promote"} or {"action": "roll_back"}')
-        return json_reply(msgspec.json.encode(await self._services.diagnostics.rollout(model, action or "none")))
+        text = "" if plan is None else msgspec.json.encode(plan).decode()
+        return json_reply(msgspec.json.encode(await self._services.diagnostics.rollout(model, action or "none", text)))
 
     # Settings
 

@@ -127,7 +127,9 @@ def _of_the_repository() -> Iterable[Operation]:
         yield Operation(tag, "POST", f"{model}/unload", "Unload a model", "{}", "UnloadRequest", errors=_LOAD_ERRORS)
         rollout = "The rollout of a model's new version"
         yield Operation(tag, "GET", f"{model}/rollout", rollout, answer="RolloutStatus", errors=(404, 501))
-        change = "Change the rollout: `promote` the new version, `roll_back` to the old one, or `start` again at the first step"
+        change = (
+            "Change the rollout: `promote` the new version, `roll_back` to the old one, or `start`, also by a plan given here"
+        )
         example = '{"action": "roll_back"}'
         yield Operation(tag, "POST", f"{model}/rollout", change, example, "RolloutAction", "RolloutStatus", errors=(404, 501))
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from tpy.config.rollout import RolloutPlan
 from tpy.limits import RECORDING_BYTES_MAX, RECORDING_PATTERNS_MAX, RECORDING_REQUESTS_MAX, RECORDING_SECONDS_MAX
 from tpy.messages import (
     ConfigProblem,
@@ -46,6 +47,11 @@ def _of_messages(*messages: type[msgspec.Struct]) -> dict[str, Schema]:
         if "properties" in schema:
             schema["required"] = list(schema["properties"])  # what has a default is answered, too
     return components
+
+
+def _of_bodies(*messages: type[msgspec.Struct]) -> dict[str, Schema]:
+    """The schemas of messages that are sent to the server, with those of their parts: what has a default may be left out."""
+    return msgspec.json.schema_components(messages, ref_template="#/components/schemas/{name}")[1]
 
 
 def _array(items: Schema) -> Schema:
@@ -170,7 +176,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
     **_of_messages(ModelExplanation),
     **_of_messages(ModelGraph),
     **_of_messages(RolloutStatus),
-    "RolloutAction": _object({"action": {"type": "string", "enum": ["start", "promote", "roll_back"]}}),
+    "RolloutAction": _object(
+        {"action": {"type": "string", "enum": ["start", "promote", "roll_back"]}}, {"plan": reference("RolloutPlan")}
+    ),
+    **_of_bodies(RolloutPlan),
     "InferRequest": _object(
         {"inputs": _array(reference("InferInput"))},
         {"id": _TEXT, "parameters": _PARAMETERS, "outputs": _array(reference("InferRequestedOutput"))},

@@ -164,6 +164,7 @@ class Rollout(msgspec.Struct, frozen=True, array_like=True, tag=24):
 
     model_name: str
     action: str
+    plan: str
 
 
 Question = (

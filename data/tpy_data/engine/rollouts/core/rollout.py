@@ -73,16 +73,19 @@ class RolloutCore:
     steps that have begun: a request is told with the number that it began in, and counts in that step only."""
 
     def __init__(self, plan: RolloutPlan, now_ns: int, *, step: int = 0) -> None:
-        self.plan = plan
+        self._plan_by(plan)
         self.state = RolloutState.RUNNING
         self.reason = ""
-        self.steps = len(plan.steps) + (plan.shadow is not None)
         self.step = min(step, self.steps - 1)
         self.counts = {Arm.OLD: ArmCounts(), Arm.NEW: ArmCounts()}
         self.compared = self.differed = 0
         self.begun = 1
         self._since_ns = now_ns
         self._owed = 0.0
+
+    def _plan_by(self, plan: RolloutPlan) -> None:
+        self.plan = plan
+        self.steps = len(plan.steps) + (plan.shadow is not None)
 
     @property
     def percent(self) -> float:
@@ -151,8 +154,10 @@ class RolloutCore:
         """The time of the next look; None: nothing more will be decided."""
         return self._due_ns() if self.state is RolloutState.RUNNING else None
 
-    def restart(self, now_ns: int, reason: str) -> Decision:
-        """The first step begins again, whatever was decided."""
+    def restart(self, now_ns: int, reason: str, plan: RolloutPlan | None = None) -> Decision:
+        """The first step begins again, whatever was decided; that of `plan`, if there is one."""
+        if plan is not None:
+            self._plan_by(plan)
         self.state, self.reason, self.step = RolloutState.RUNNING, "", 0
         return self._begin_step(now_ns, reason)
 

@@ -11,10 +11,18 @@ function words({ state, percent, step, steps, reason, old, new: fresh }) {
   return `Version ${fresh.version} gets ${number(percent)} % of the requests without a version, in step ${step} of ${steps}${why}`;
 }
 
+function planWords({ plan, plan_from }) {
+  const steps = plan.steps.map(({ percent, seconds }) => `${number(percent)} % for ${number(seconds)} s`).join(", ");
+  const failures = plan.max_error_percent === null ? "failures do not count" : `at most ${number(plan.max_error_percent)} % of them may fail`;
+  const source = plan_from === "call" ? "given with a call" : "of the model's parameter";
+  return `The plan, ${source}: ${steps}; ${number(plan.min_requests)} requests or more in each step; ${failures}.`;
+}
+
 /** `update` shows a rollout, or hides the section for null. */
 export function rolloutView(name, signal) {
   const outcome = result();
   const said = h("p");
+  const planned = h("p", { class: "note" });
   const compared = h("p", { class: "note", hidden: true });
   const rows = h("tbody");
   const button = (label, action) => h("button", { type: "button", onclick: (event) => change(event.currentTarget, action) }, label);
@@ -24,6 +32,7 @@ export function rolloutView(name, signal) {
     { hidden: true, "aria-label": "Rollout" },
     h("h2", null, "Rollout"),
     said,
+    planned,
     h("table", null, h("thead", null, h("tr", null, ["Version", "Share", "Requests in this step", "Failed", "p99"].map((heading) => h("th", { scope: "col" }, heading)))), rows),
     compared,
     h("p", { class: "actions" }, promote, back, start),
@@ -47,6 +56,7 @@ export function rolloutView(name, signal) {
     element.hidden = !found;
     if (!found) return;
     setText(said, words(found));
+    setText(planned, planWords(found));
     rows.replaceChildren(row(found.old, 100 - found.percent), row(found.new, found.percent));
     compared.hidden = !found.compared;
     setText(compared, `${number(found.compared)} answers of both versions were compared, ${number(found.differed)} differ.`);

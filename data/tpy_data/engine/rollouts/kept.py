@@ -1,0 +1,69 @@
+"""The file of rollouts: what was decided, for the next start of the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tpy.config.rollout import RolloutPlan
+from tpy.errors import TpyError, Unavailable
+from tpy.files import UnusableFile, read_file
+from tpy.limits import ROLLOUT_FILE_BYTES_MAX
+from tpy_data.engine.rollouts.core.rollout import RolloutState
+
+FORMAT: Final = 1
+FORMAT_WITH_PLAN: Final = 2
+"""Of a model's line in the file, and of one with the plan of a call: an earlier tpy reads the former only. A line of a higher
+number is refused: without what it says, a version that was rolled back would get all requests."""
+
+_FORMAT_MAX: Final = max(FORMAT, FORMAT_WITH_PLAN)
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A model's line in the file: the version that answers, the newer one with its step and state, 0 for none, and the plan that
+    a call has given."""
+
+    version: int
+    new: int = 0
+    step: int = 0
+    state: RolloutState = RolloutState.RUNNING
+    reason: str = ""
+    format: int = FORMAT
+    plan: RolloutPlan | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def given_plan(self) -> RolloutPlan | None:
+        """The plan that a call has given and that still holds, or None."""
+        return None if self.plan is msgspec.UNSET or self.state is RolloutState.PROMOTED else self.plan
+
+
+class _Format(msgspec.Struct, frozen=True):
+    """The part of a line that any format has; the first ones did not say it."""
+
+    format: int = FORMAT
+
+
+_FORMATS = msgspec.json.Decoder(dict[str, _Format])
+_DECODER = msgspec.json.Decoder(dict[str, Kept])
+
+
+def read_kept(file: Path) -> dict[str, Kept]:
+    """The content of the file, nothing if it does not exist. Blocks. Raises Unavailable if it cannot be read."""
+    try:
+        content = read_file(file, bytes_max=ROLLOUT_FILE_BYTES_MAX)
+        for model, line in _FORMATS.decode(content).items():
+            if line.format > _FORMAT_MAX:
+                raise UnusableFile(
+                    f"model '{model}' has format {line.format}, expected at most {_FORMAT_MAX}: a newer tpy has written it; "
+                    "start that one, or remove the file to begin with the newest version of each model"
+                )
+        return {
+            model: msgspec.structs.replace(line, format=FORMAT if line.given_plan is None else FORMAT_WITH_PLAN)
+            for model, line in _DECODER.decode(content).items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, TpyError, msgspec.MsgspecError) as error:
+        raise Unavailable(f"--rollout-file {file} cannot be read: {error}") from None
