@@ -411,8 +411,11 @@ MINUTES ?= 5
 first-hour: ## a newcomer's way, in a fresh clone: what the README says up to an own model, how long it takes: make first-hour MINUTES=10
 	$(PYTHON) -m tests.first_hour --minutes $(MINUTES)
 
-fleet: $(SETUP) ## 200 ONNX and 40 Python models in a memory budget for 20, asked at random: make fleet MINUTES=10
+ROUNDS ?= 10
+
+fleet: $(SETUP) ## 240 models in a memory budget for 20, asked at random, then rollouts under load: make fleet MINUTES=10 ROUNDS=10
 	$(BIN)/python -m tests.fleet --minutes $(MINUTES)
+	$(BIN)/python -m tests.fleet rollouts --rounds $(ROUNDS)
 
 greedy: $(SETUP) ## two tenants, of which one sends a hundred times as much: what the other feels of it: a minute
 	$(BIN)/python -m tests.greedy

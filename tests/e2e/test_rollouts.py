@@ -20,6 +20,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
 from tests.backends import onnx_models
+from tests.fleet.rollouts import run as run_rollouts
 from tpy._proto import message_class
 
 from .repositories import ModelFolder
@@ -256,6 +257,16 @@ def test_a_call_gives_the_plan(model: ModelFolder, tmp_path: Path) -> None:
         assert json.loads(status.plan)["steps"] == [{"percent": 25.0, "seconds": 60.0}]
         assert rollout(server)["plan"] == json.loads(status.plan)
         assert grpc_rollout(server, "RollBack", "{}") is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_version_that_dies_under_load_is_rolled_back_and_the_next_one_promoted(tmp_path: Path) -> None:
+    [report] = run_rollouts(tmp_path, rounds=1, models=("dies",), connections=3, percents=(50,), after=20, pause_s=0.015)
+    report.check()
+    [rollback] = report.rollbacks
+    assert rollback.counted_failed == 2, "the gate allows 1 of 100"
+    for wrong in (rollback._replace(failed=20), rollback._replace(counted=101), rollback._replace(step=2)):
+        with pytest.raises(AssertionError):
+            report._replace(rollbacks=[wrong]).check()
 
 
 def test_a_plan_that_cannot_be_read_is_not_sent(tmp_path: Path) -> None:
