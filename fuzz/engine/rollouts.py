@@ -16,6 +16,7 @@ _RULES = (
     "compared",
     "differs",
     "advanced",
+    "by another plan",
     "promoted",
     "rolled back",
     "late",
