@@ -8,7 +8,7 @@ from typing import Final
 from fuzz.chance import Chance
 from fuzz.schedulers.fair_trial import Share, unit_of
 from fuzz.target import Target, Violation
-from tpy.limits.tenants import TENANT_ROW_NS_FIRST
+from tpy.limits.tenants import DEVICE_DEBT_BATCHES, TENANT_ROW_NS_FIRST
 from tpy.tenants import TenantRules
 from tpy_data.schedulers.core.contract import Ticket
 from tpy_data.schedulers.core.device_queue import DeviceQueue
@@ -17,15 +17,16 @@ from tpy_data.schedulers.core.fair_queue import FairQueue
 from tpy_data.schedulers.core.tenants import Tenant, Tenants, tenants_of
 
 _INVARIANT: Final = (
-    "each queue of models that share devices is served in the order of its own ledger, where a batch costs a tenant also what it "
-    "had of the other models since its last one, up to eight times what that batch took"
+    "each queue of models that share devices is served in the order of its own ledger, where a tenant is also charged with what it "
+    "has of the other models since its last batch, up to DEVICE_DEBT_BATCHES times what that batch took"
 )
-ELSEWHERE: Final = "a batch is charged with time on other models"
-BOUNDED: Final = "a batch is charged with a part of the time on other models"
+ELSEWHERE: Final = "a tenant is charged with time on another model"
+BOUNDED: Final = "a tenant is charged with a part of the time on another model"
 
 
 class _Ledger:
-    """The shares of all tenants in each queue, what waits there in order of arrival, and who had which model for how long."""
+    """The shares of all tenants in each queue, and what waits there in order of arrival. Unlike a DeviceQueue, it charges time in
+    all other queues at once."""
 
     def __init__(self, queues: int) -> None:
         self.shares: list[dict[Tenant, Share]] = [{} for _ in range(queues)]
@@ -35,9 +36,8 @@ class _Ledger:
         self.virtual = [0] * queues
         self.row_ns = [0] * queues
         self.charges: dict[Ticket, int] = {}
-        self.times: list[tuple[int, Tenant, int]] = []
-        self.counted: dict[tuple[int, Tenant], int] = {}
-        """Of each tenant in each queue: the number of `times` that were looked at."""
+        self.spare: dict[tuple[int, Tenant], int] = {}
+        """Of each tenant in each queue: the time elsewhere that is still charged there before its next batch."""
         self.rules: list[str] = []
 
     def enter(self, number: int, ticket: Ticket) -> None:
@@ -53,7 +53,7 @@ class _Ledger:
         share = self.shares[number].get(tenant)
         if share is None:
             self.shares[number][tenant] = Share(self.known[number].index(tenant), self.virtual[number])
-            self.counted[number, tenant] = len(self.times)
+            self.spare[number, tenant] = 0
         else:
             share.start = max(self.virtual[number], share.start + share.owed * unit_of(tenant))
             share.owed = 0
@@ -91,14 +91,18 @@ class _Ledger:
         for ticket in tickets:
             cost = took_ns * ticket.batch_size // rows
             self.shares[number][ticket.tenant].owed += cost - self.charges[ticket]
-            self.times.append((number, ticket.tenant, cost))
-        for tenant in {ticket.tenant for ticket in tickets}:
-            times = self.times[self.counted[number, tenant] :]
-            elsewhere = sum(time_ns for queue, of, time_ns in times if of is tenant and queue != number)
-            self.counted[number, tenant] = len(self.times)
-            self.shares[number][tenant].owed += min(elsewhere, 8 * took_ns)
-            if elsewhere:
-                self.rules.append(BOUNDED if elsewhere > 8 * took_ns else ELSEWHERE)
+            self.charge_elsewhere(number, ticket.tenant, cost)
+        for ticket in tickets:
+            self.spare[number, ticket.tenant] = DEVICE_DEBT_BATCHES * took_ns
+
+    def charge_elsewhere(self, number: int, tenant: Tenant, cost: int) -> None:
+        """The tenant had this time in this queue."""
+        for other, shares in enumerate(self.shares):
+            if other != number and tenant in shares:
+                charged = min(cost, self.spare[other, tenant])
+                self.spare[other, tenant] -= charged
+                shares[tenant].start += charged * unit_of(tenant)
+                self.rules.append(ELSEWHERE if charged == cost else BOUNDED)
 
     def returned(self, number: int, tickets: Sequence[Ticket]) -> None:
         self.executing[number] -= len(tickets)

@@ -61,12 +61,11 @@ def execute(queue: DeviceQueue, tenants: Tenants, name: str, took_ns: int) -> No
 def test_time_on_one_model_counts_on_the_other() -> None:
     tenants = equals("a", "b")
     one, other = (DeviceQueue(DynamicOptions(), tenants) for _ in range(2))
-    push(other, tenants, "a", "b", "b", "b", "b", "b", "b")
-    execute(one, tenants, "a", 3 * TENANT_ROW_NS_FIRST)
+    push(other, tenants, "a", "a", "a", "b", "b", "b", "b", "b", "b")
     taken = [next(other.in_order())]
     other.take(taken)
     other.executed(taken, TENANT_ROW_NS_FIRST)
-    push(other, tenants, "a", "a")
+    execute(one, tenants, "a", 3 * TENANT_ROW_NS_FIRST)
     assert order_of(other) == ["b", "b", "b", "b", "a", "b", "a", "b"]  # four rows: one here, three there
 
 

@@ -1,8 +1,9 @@
 """DeviceQueue: the FairQueue of a model that shares devices with others, by the rate limiter.
 
-The time that a tenant had on the other models since its last batch here is added to what that batch cost it, up to a bound of
-DEVICE_DEBT_BATCHES times the batch. The clocks stay those of this queue: a tenant that begins to wait starts where the others of
-this queue are, however long other models run, and one that is served much elsewhere is passed over here for that bound only.
+While a tenant waits here, its clock of this queue also goes on by the time that it has on the other models: since its last batch
+here, and by DEVICE_DEBT_BATCHES times what that batch took at most. The clocks stay those of this queue: a tenant that begins to
+wait starts where the others of this queue are, however long other models run, and one that is served much elsewhere is passed over
+here for that bound only.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from tpy_data.schedulers.core.tenants import Tenants
 
 
 class DeviceQueue(FairQueue):
-    """See the module. `Line.device_ns` is how much of the tenant's `device_ns` it has been charged here, or was spared."""
+    """See the module. `Line.device_ns` is how much of the tenant's `device_ns` the clock here has seen, `Line.spare_ns` by how much
+    it may still go on for other models until the tenant's next batch here."""
 
     __slots__ = ()
 
@@ -29,16 +31,35 @@ class DeviceQueue(FairQueue):
         rows = sum([ticket.batch_size for ticket in tickets])
         for ticket in tickets:
             line = ticket.line
-            tenant = line.tenant
-            line.owed += min(tenant.device_ns - line.device_ns, DEVICE_DEBT_BATCHES * took_ns)
-            tenant.device_ns += took_ns * ticket.batch_size // rows
-            line.device_ns = tenant.device_ns
+            self._start_of(line)  # what was elsewhere until now counts up to the bound of the batch before
+            cost = took_ns * ticket.batch_size // rows
+            line.tenant.device_ns += cost
+            line.device_ns += cost
+            line.spare_ns = DEVICE_DEBT_BATCHES * took_ns
 
     def _start(self, line: Line) -> None:
+        self._start_of(line)
         period = line.period
         super()._start(line)
         if line.period != period:  # all start anew: what was elsewhere before is forgotten
-            line.device_ns = line.tenant.device_ns
+            line.spare_ns = 0
+
+    def _start_of(self, line: Line) -> int:
+        tenant = line.tenant
+        elsewhere_ns = tenant.device_ns - line.device_ns
+        if elsewhere_ns:
+            line.device_ns = tenant.device_ns
+            counted_ns = min(elsewhere_ns, line.spare_ns)
+            line.spare_ns -= counted_ns
+            line.start += counted_ns * tenant.unit
+        return line.start
+
+    def _first(self) -> Line | None:
+        while (line := super()._first()) is not None:
+            start = line.start
+            if self._start_of(line) == start:
+                break
+        return line
 
 
 def fair_queue(options: DynamicOptions, tenants: Tenants) -> FairQueue:

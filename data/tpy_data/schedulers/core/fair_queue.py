@@ -26,9 +26,22 @@ from tpy_data.schedulers.core.tenants import Limit, Tenant, Tenants
 
 class Line:
     """A tenant's tickets in one queue: `count` wait, with `bytes`. `start` and `owed` are of the busy period `period`. `entry` is
-    the one of the heap that counts, `device_ns` is for DeviceQueue."""
+    the one of the heap that counts, `device_ns` and `spare_ns` are for DeviceQueue."""
 
-    __slots__ = ("__weakref__", "bytes", "count", "device_ns", "entry", "levels", "number", "owed", "period", "start", "tenant")
+    __slots__ = (
+        "__weakref__",
+        "bytes",
+        "count",
+        "device_ns",
+        "entry",
+        "levels",
+        "number",
+        "owed",
+        "period",
+        "spare_ns",
+        "start",
+        "tenant",
+    )
 
     def __init__(self, number: int, tenant: Tenant, options: DynamicOptions) -> None:
         self.number = number
@@ -41,6 +54,7 @@ class Line:
         self.start = 0
         self.owed = 0
         self.device_ns = 0
+        self.spare_ns = 0
         self.period = 0
         self.entry: _Entry | None = None
         tenant.lines.add(self)
@@ -340,6 +354,10 @@ class FairQueue:
                 return line
         return None
 
+    def _start_of(self, line: Line) -> int:
+        """The start of a tenant that waits, brought up to now."""
+        return line.start
+
     def _in_line(self, line: Line) -> Iterator[Ticket]:
         """The tickets of a tenant, the next to serve first."""
         levels = line.levels
@@ -364,7 +382,7 @@ class FairQueue:
                 line = heap[place][2]
                 if line.entry is heap[place] and line.count:
                     begun = self._in_line(line), line.tenant.unit, [line.owed]
-                    heapq.heapreplace(ahead, (line.start, number, place, begun))
+                    heapq.heapreplace(ahead, (self._start_of(line), number, place, begun))
                 else:
                     heapq.heappop(ahead)
                 for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
@@ -386,7 +404,7 @@ class FairQueue:
     def _merged_few(self) -> Iterator[Ticket]:
         """The same where looking at all entries costs less than looking for the smallest."""
         ahead: list[tuple[int, int, Iterator[Ticket], int, int]] = [
-            (line.start, line.number, self._in_line(line), line.tenant.unit, line.owed)
+            (self._start_of(line), line.number, self._in_line(line), line.tenant.unit, line.owed)
             for entry in self._heap
             if (line := entry[2]).entry is entry and line.count
         ]
