@@ -17,8 +17,8 @@ from tpy_data.schedulers.core.fair_queue import FairQueue
 from tpy_data.schedulers.core.tenants import Tenant, Tenants, tenants_of
 
 _INVARIANT: Final = (
-    "each queue of models that share devices is served in the order of its own ledger, where a tenant is also charged with what it "
-    "has of the other models since its last batch, up to DEVICE_DEBT_BATCHES times what that batch took"
+    "each queue of models that share devices is served in the order of its own ledger, where a tenant is also charged with its "
+    "time on the other models since its last batch, up to DEVICE_DEBT_BATCHES times what that batch took"
 )
 ELSEWHERE: Final = "a tenant is charged with time on another model"
 BOUNDED: Final = "a tenant is charged with a part of the time on another model"

@@ -1,5 +1,5 @@
 """Tenants on models that share devices by the rate limiter. The order of their queues is compared with a naive ledger by the fuzz
-target `scheduler_fair_devices`; `python -m tests.schedulers.device_shares` tries many more histories."""
+target `scheduler_fair_devices`; `make simulate-tenants` tries many more histories."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import random
 
 import pytest
 
-from tests.schedulers.device_shares import JAIN_MIN, fair_uses, jain, times_of
+from tests.schedulers.device_shares import fair_uses, times_of
+from tests.schedulers.model_shares import jain
+from tests.schedulers.tenant_shares import JAIN_MIN
 from tpy.config.model_config import DynamicBatching, InstanceGroup, ModelConfig, ModelParameter, RateLimiter, RateLimiterResource
 from tpy.limits.tenants import DEVICE_DEBT_BATCHES, TENANT_ROW_NS_FIRST
 from tpy.tenants import TenantRules

@@ -35,16 +35,16 @@ class CreditPolicy:
     * Otherwise: one.
 
     After UNREPORTED_NS_MAX an instance is asked for what it has not started, and what is over: one of the batches takes long.
-    `ask_ns` has those times, in order, because every instance gets the same.
+    `ask_ns` has those times, in order, because every instance gets the same. `slow` are the instances of slow models.
     """
 
-    __slots__ = ("_able", "_least", "_length", "_rounds", "_slow", "ask_ns")
+    __slots__ = ("_able", "_least", "_length", "_rounds", "ask_ns", "slow")
 
     def __init__(self) -> None:
         self._length: dict[int, int] = {}
         self._least: dict[int, int] = {}
         self._able: set[int] = set()
-        self._slow: set[int] = set()
+        self.slow: set[int] = set()
         self._rounds: dict[int, _Round] = {}
         self.ask_ns: dict[int, int] = {}
 
@@ -59,16 +59,11 @@ class CreditPolicy:
         """The instance leaves."""
         del self._length[instance], self._least[instance], self._rounds[instance]
         self._able.discard(instance)
-        self._slow.discard(instance)
-
-    @property
-    def has_slow(self) -> bool:
-        """True when there is an instance of a slow model."""
-        return bool(self._slow)
+        self.slow.discard(instance)
 
     def prefetches(self, instance: int, members: int) -> bool:
         """True when it is the only instance, of a slow model."""
-        return members == 1 and instance in self._slow
+        return members == 1 and instance in self.slow
 
     def room(self, instance: int, *, held: int, waiting: int, members: int) -> int:
         """The number of `waiting` batches to give to an instance that holds `held`."""
@@ -94,9 +89,9 @@ class CreditPolicy:
             return  # it has left
         last_ns = times_ns[-1] or next((ns for ns in reversed(times_ns) if ns), 0)
         if last_ns > QUICK_BATCHES_NS_MAX and instance in self._able:
-            self._slow.add(instance)
+            self.slow.add(instance)
         elif last_ns > 0:
-            self._slow.discard(instance)
+            self.slow.discard(instance)
         if last_ns > 0:
             self._least[instance] = QUICK_SHARE_NS_MIN // last_ns
         this = self._rounds[instance]

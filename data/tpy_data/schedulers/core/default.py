@@ -93,7 +93,7 @@ class DefaultCore(PoolCore):
         batches = pool.done(instance, len(times_ns))
         self._credit.done(instance, now_ns, times_ns, held=pool.held(instance), members=pool.members)
         self._expire(now_ns)
-        self._over([ticket for batch in batches for ticket in batch])
+        self._over(batches, times_ns)
         self._give_waiting(now_ns)
 
     def revoked(self, instance: int, now_ns: int, batches: int) -> None:
@@ -143,8 +143,9 @@ class DefaultCore(PoolCore):
             while (instance := self._credit.pop_due(now_ns)) is not None:
                 self._revoke(instance)
 
-    def _over(self, tickets: Sequence[Ticket]) -> None:
-        """Have those of the tickets that the model gave back wait again, and answer the others."""
+    def _over(self, batches: Sequence[Sequence[Ticket]], times_ns: Sequence[int]) -> None:
+        """Have those of the executed tickets that the model gave back wait again, and answer the others."""
+        tickets = [ticket for batch in batches for ticket in batch]
         given_back = self._given_back
         if given_back:
             for ticket in tickets:
@@ -211,14 +212,14 @@ class DefaultCore(PoolCore):
     def _give_waiting(self, now_ns: int) -> None:
         """Give instances as much of what waits as they have credit for."""
         self._dispatch(now_ns)
-        if self._waiting and self._credit.has_slow:
+        if self._credit.slow and self._waiting:
             for instance in self._pool.busy():
                 if instance not in self._revoking:
                     self._give(instance, now_ns)
 
     def _dispatch(self, now_ns: int) -> None:
         """The same for idle ones, first the one that has been idle longest."""
-        while self._waiting and self._pool.idle:
+        while self._pool.idle and self._waiting:
             self._give(self._pool.idle[0], now_ns)
 
     def _give(self, instance: int, now_ns: int) -> None:

@@ -1,9 +1,12 @@
 """DeviceQueue: the FairQueue of a model that shares devices with others, by the rate limiter.
 
-While a tenant waits here, its clock of this queue also goes on by the time that it has on the other models: since its last batch
-here, and by DEVICE_DEBT_BATCHES times what that batch took at most. The clocks stay those of this queue: a tenant that begins to
-wait starts where the others of this queue are, however long other models run, and one that is served much elsewhere is passed over
-here for that bound only.
+Between two batches of a tenant here, its clock of this queue also goes on by the time that it has on the other models, by at most
+DEVICE_DEBT_BATCHES times what the first of the two took. The clocks stay those of this queue: a tenant that begins to wait starts
+where the others of this queue are, however long other models run, and one that is served much elsewhere is passed over here for
+that bound only.
+
+Queues are not told of batches elsewhere: a clock is brought up to now when the tenant is looked at. It only moves forward then,
+as FairQueue demands of the start of a tenant that waits.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from tpy_data.schedulers.core.tenants import Tenants
 
 
 class DeviceQueue(FairQueue):
-    """See the module. `Line.device_ns` is how much of the tenant's `device_ns` the clock here has seen, `Line.spare_ns` by how much
+    """See the module. `Line.device_ns` is how much of the tenant's `device_ns` the clock here has seen, `Line.spare_ns` how far
     it may still go on for other models until the tenant's next batch here."""
 
     __slots__ = ()

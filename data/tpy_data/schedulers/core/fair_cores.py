@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from tpy.config.model_config import ModelConfig
-from tpy.errors import TooManyRequests
+from tpy.errors import TooManyRequests, Unavailable
+from tpy.limits.tenants import TENANT_ROW_NS_FIRST
 from tpy.messages import QueueActivity
 from tpy_data.schedulers.core.contract import BatchStrategy, Outcome, SchedulerCore, Ticket
 from tpy_data.schedulers.core.default import DefaultCore
@@ -64,18 +66,23 @@ class FairDefaultCore(DefaultCore):
         """As `DefaultCore.submit`."""
         if self._deadlines.soonest_ns <= now_ns or self._credit.ask_ns:
             self._expire(now_ns)
-        if not self._stopped:
-            try:
-                self._fair.admit(ticket)
-            except TooManyRequests:
-                self._dispatch(now_ns)
-                raise
-        super().submit(ticket, now_ns)
-
-    def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
-        """As `DefaultCore.done`."""
-        _executed(self._fair, self._pool, instance, times_ns)
-        super().done(instance, now_ns, times_ns)
+        if self._stopped:
+            raise Unavailable(Outcome.STOPPING.value)
+        ticket.queued_ns = now_ns
+        fair = self._fair
+        try:
+            level = fair.admit(ticket)
+        except TooManyRequests:
+            self._dispatch(now_ns)
+            raise
+        deadline_ns = ticket.deadline_ns
+        if deadline_ns is not None:
+            if deadline_ns <= now_ns:
+                self._refuse(ticket, Outcome.TIMED_OUT)
+                return
+            self._deadlines.add(ticket, deadline_ns)
+        fair.push(ticket, level)
+        self._give_waiting(now_ns)
 
     def explain(self, now_ns: int) -> QueueActivity:
         """As `SchedulerCore.explain`."""
@@ -85,6 +92,11 @@ class FairDefaultCore(DefaultCore):
         """As `DefaultCore.revoked`."""
         _returned(self._fair, self._pool, instance, batches)
         super().revoked(instance, now_ns, batches)
+
+    def _over(self, batches: Sequence[Sequence[Ticket]], times_ns: Sequence[int]) -> None:
+        for batch, took_ns in zip(batches, times_ns, strict=True):
+            self._fair.executed(batch, took_ns)
+        super()._over(batches, times_ns)
 
     def _put_back(self, live: list[Ticket]) -> None:
         for ticket in live:
@@ -148,7 +160,32 @@ class _FairWaiting(FairQueue):
         self.remove((ticket,))
 
     def popitem(self, last: bool = True) -> tuple[Ticket, None]:
-        return self.pop(), None
+        """Take the first ticket, to give it to an instance, and charge it: as `take`."""
+        line = self._first()
+        if line is None:
+            raise IndexError("nothing waits")
+        item = line.levels[0].waiting.popitem(last=False)
+        ticket = item[0]
+        self.count -= 1
+        self._executing += 1
+        start = line.start
+        if start > self._virtual:
+            self._virtual = start
+        cost = ticket.charge = (self._row_ns or TENANT_ROW_NS_FIRST) * ticket.batch_size
+        if line.owed:
+            cost += line.owed
+            line.owed = 0 if cost >= 0 else cost
+        if cost > 0:
+            line.start = start + cost * line.tenant.unit
+        line.bytes -= ticket.size_bytes
+        line.count -= 1
+        if not line.count:
+            heapq.heappop(self._heap)
+            self._busy -= 1
+        elif self._busy > 1:
+            line.entry = (line.start, line.number, line)
+            heapq.heapreplace(self._heap, line.entry)
+        return item
 
 
 class _DeviceWaiting(DeviceQueue, _FairWaiting):

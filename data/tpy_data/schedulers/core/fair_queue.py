@@ -262,33 +262,6 @@ class FairQueue:
         """The tickets of a level, of all tenants."""
         return sum([len(line.levels[index].waiting) + len(line.levels[index].delayed) for line in self._lines.values()])
 
-    def pop(self) -> Ticket:
-        """Take the first ticket of a queue with one level, to give it to an instance, and charge it."""
-        line = self._first()
-        if line is None:
-            raise IndexError("nothing waits")
-        ticket = line.levels[0].waiting.popitem(last=False)[0]
-        line.bytes -= ticket.size_bytes
-        self.count -= 1
-        self._executing += 1
-        start = line.start
-        if start > self._virtual:
-            self._virtual = start
-        cost = ticket.charge = (self._row_ns or TENANT_ROW_NS_FIRST) * ticket.batch_size
-        if line.owed:
-            cost += line.owed
-            line.owed = 0 if cost >= 0 else cost
-        if cost > 0:
-            line.start = start + cost * line.tenant.unit
-        line.count -= 1
-        if line.count:
-            line.entry = (line.start, line.number, line)
-            heapq.heapreplace(self._heap, line.entry)
-        else:
-            heapq.heappop(self._heap)
-            self._busy -= 1
-        return ticket
-
     def executed(self, tickets: Sequence[Ticket], took_ns: int) -> None:
         """The batch of these tickets, which were taken, is over; it took so long, 0: nobody says."""
         count = len(tickets)
@@ -347,7 +320,7 @@ class FairQueue:
             line = entry[2]
             if line.entry is not entry or not line.count:
                 heapq.heappop(heap)
-            elif entry[0] != line.start:
+            elif entry[0] != line.start and self._busy > 1:  # where only one waits, its entry may be out of date
                 line.entry = (line.start, line.number, line)
                 heapq.heapreplace(heap, line.entry)
             else:
