@@ -26,6 +26,7 @@ _INVARIANT: Final = (
     "alone; all else is as without a tuner"
 )
 WAITED: Final = "a batch waits for company"
+SHARED: Final = "a batch waits for company beside busy instances"
 SPLIT: Final = "a part of what fits is sent"
 
 
@@ -56,6 +57,9 @@ class TwinReference(ReferenceScheduler):
             if entry.arrival > self.arrivals_seen:
                 self.tuner.arrived(entry.ticket.batch_size, now_ns)
         self.arrivals_seen = self.arrivals
+        members = [*self.idle, *self.running]
+        self.tuner.instances, self.tuner.others_idle = len(members) - len(self.leaving), len(self.idle) > 1
+        self.tuner.may_wait = bool(members) and not self.leaving and all(self.credits[member] == 1 for member in members)
         super().settle(now_ns, behind=behind)
 
     def give(self, instance: int, batches: list[list[Entry]], now_ns: int) -> None:
@@ -71,10 +75,8 @@ class TwinReference(ReferenceScheduler):
         while fits < len(queue) and queue[fits].ticket.signature == signature and _rows(queue[: fits + 1]) <= rows_max:
             fits += 1
         rows, oldest_ns = _rows(queue[:fits]), min(entry.ready_ns for entry in queue[:fits])
-        members = [*self.idle, *self.running]
-        self.tuner.may_wait = len(members) == 1 and not self.leaving and self.credits[members[0]] == 1
         if fits == len(queue) and rows < rows_max and self.tuner.holds(rows, oldest_ns, now_ns):
-            self.taken[WAITED] += 1
+            self.taken[SHARED if self.running else WAITED] += 1
             return []
         size = self.tuner.size(rows, oldest_ns, now_ns)
         count = max([1, *(each for each in range(1, fits + 1) if _rows(queue[:each]) <= size)])
@@ -127,14 +129,19 @@ class DrowsyCore(TunedDynamicCore):
 def _run(chance: Chance, make: type[TunedDynamicCore]) -> int:
     options = msgspec.structs.replace(tuned_options(random_options(chance)), overlap=None)
     terms = TunerTerms(
-        windows_min=chance.choice((1, 2)), gain_permille_min=chance.choice((-3000, 0, 50)), fit_batches=chance.choice((1, 3))
+        windows_min=chance.choice((1, 2)),
+        gain_permille_min=chance.choice((-3000, 0, 50)),
+        fit_batches=chance.choice((1, 3)),
+        shared_gain_permille_min=chance.choice((-3000, 0, 300)),
     )
     target_ns = chance.choice((0, 0, 6, 20))
     tuner, twin = (BatchTuner(CostCurve(options.batch_size_max), target_ns, terms) for _ in range(2))
     core: SchedulerCore = make(options, tuner)
     trial = TunedTrial(core, options, credit=False, taken=chance.taken, reference=TwinReference(options, twin, chance.taken))
     trial.tuner = tuner
-    # One instance that has always something to do, or as it comes.
+    for _ in range(chance.choice((0, 0, 1, 2))):
+        trial.add_instance()
+    # Instances that have always something to do, or as it comes.
     steps = msgspec.structs.replace(options, overlap=OverlapTerms() if chance.random() < 0.7 else None)
     return run_trial(chance, trial, steps)
 
@@ -144,7 +151,7 @@ TUNED = Target(
     invariant=_INVARIANT,
     run=lambda chance: _run(chance, TunedDynamicCore),
     smoke_examples=120,
-    rules=(*RULES, "recall", "revoked", "fail", PREFETCHED, WAITED, SPLIT),
+    rules=(*RULES, "recall", "revoked", "fail", PREFETCHED, WAITED, SHARED, SPLIT),
 )
 CANARY = Target(
     name="scheduler_tuned_canary",

@@ -35,9 +35,9 @@ TOLERANCE = 1.03
 GAIN_BY_LENGTH_MIN = 1.3
 
 
-def loads_of(cost: Cost, length_ns: int) -> dict[str, list[tuple[Load, int]]]:
+def loads_of(cost: Cost, length_ns: int, instances: int = 1) -> dict[str, list[tuple[Load, int]]]:
     """Loads by name, for a model."""
-    most = capacity_per_s(cost)
+    most = instances * capacity_per_s(cost)
     single: dict[str, Load] = {
         "random, 30 %": Poisson(0.3 * most),
         "random, 60 %": Poisson(0.6 * most),
@@ -58,10 +58,10 @@ def score(outcomes: Sequence[Outcome]) -> float:
     return math.exp(sum(math.log(each.mean_ns) for each in outcomes) / len(outcomes))
 
 
-def scored(make: Make, cost: Cost, name: str, length_ns: int, seeds: int) -> float:
+def scored(make: Make, cost: Cost, name: str, length_ns: int, seeds: int, instances: int = 1) -> float:
     """Of several seeds."""
-    found = [score(measure(make, cost, loads_of(cost, length_ns)[name], seed=seed, rounds=2)) for seed in range(1, seeds + 1)]
-    return sum(found) / seeds
+    loads = loads_of(cost, length_ns, instances)[name]
+    return sum([score(measure(make, cost, loads, seed=seed, rounds=2)) for seed in range(1, seeds + 1)]) / seeds
 
 
 def main() -> int:
@@ -70,16 +70,24 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="virtual time of each load")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--model", choices=COSTS, action="append", help="only this; may be repeated")
+    parser.add_argument("--instances", type=int, action="append", help="1, 2 and 4 without it; may be repeated")
     arguments = parser.parse_args()
     length_ns = int(arguments.seconds * NS_PER_S)
+    models = arguments.model or list(COSTS)
+    broken = sum([compare(models, count, length_ns, arguments.seeds) for count in arguments.instances or (1, 2, 4)])
+    return 1 if broken + lengths() else 0
+
+
+def compare(models: Sequence[str], instances: int, length_ns: int, seeds: int) -> int:
+    """Prints the loads of these models with so many instances. Returns the number of broken promises."""
     broken = 0
-    print(f"{'model':13} {'load':13} {'{ }':>8} {'auto':>8} {'best fixed':>10}  mean latency in ms")
-    for model in arguments.model or COSTS:
+    print(f"{'model':13} {'load':13} {'{ }':>8} {'auto':>8} {'best fixed':>10}  mean latency in ms, instances: {instances}")
+    for model in models:
         cost = COSTS[model]
         for load in loads_of(cost, length_ns):
-            run = partial(scored, cost=cost, name=load, length_ns=length_ns, seeds=arguments.seeds)
-            none, auto = run(plain), run(tuned)
-            best, pair = min((run(partial(fixed, *pair)), pair) for pair in pairs())
+            run = partial(scored, cost=cost, name=load, length_ns=length_ns, seeds=seeds, instances=instances)
+            none, auto = run(partial(plain, instances=instances)), run(partial(tuned, instances=instances))
+            best, pair = min((run(partial(fixed, *pair, instances=instances)), pair) for pair in pairs())
             best = min(best, none)
             marks = [] if auto <= none * TOLERANCE else ["worse than { }"]
             if auto > best * (1 if load == "changing" else TOLERANCE):
@@ -87,7 +95,7 @@ def main() -> int:
             broken += len(marks)
             shown = f"{none / NS_PER_MS:8.3f} {auto / NS_PER_MS:8.3f} {best / NS_PER_MS:10.3f}"
             print(f"{model:13} {load:13} {shown}  {', '.join(marks)}", flush=True)
-    return 1 if broken + lengths() else 0
+    return broken
 
 
 def lengths() -> int:

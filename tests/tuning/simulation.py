@@ -1,4 +1,4 @@
-"""One instance behind a dynamic core, its clients, and what they see: in virtual time, from a seed."""
+"""The instances behind a dynamic core, their clients, and what they see: in virtual time, from a seed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Request(Ticket):
 
 
 class World:
-    """The clock, the core, the instance."""
+    """The clock, the core, the instances."""
 
     def __init__(self, core: SchedulerCore, cost: Cost, seed: int) -> None:
         self.core = core
@@ -96,7 +96,7 @@ class World:
                     for batch in action.batches:
                         self.batches.append(len(batch))
                         took_ns = int(self.cost(len(batch)) * max(0.7, self.random.gauss(1, 0.05)))
-                        self.at(self.now_ns + HAND_OVER_NS + took_ns, partial(self.done, took_ns))
+                        self.at(self.now_ns + HAND_OVER_NS + took_ns, partial(self.done, action.instance, took_ns))
                 elif isinstance(action, Respond):
                     for ticket in action.tickets:
                         assert isinstance(ticket, Request)
@@ -104,8 +104,8 @@ class World:
                         if ticket.part == self.part and self.load is not None:
                             self.load.answered(self, ticket.client)
 
-    def done(self, took_ns: int) -> None:
-        self.core.done(0, self.now_ns, (took_ns,))
+    def done(self, instance: int, took_ns: int) -> None:
+        self.core.done(instance, self.now_ns, (took_ns,))
         self.perform()
         if isinstance(self.core, TunedDynamicCore):
             self.core.tuner.learn()
@@ -224,20 +224,20 @@ class Outcome:
 Make = Callable[[], SchedulerCore]
 
 
-def plain() -> SchedulerCore:
+def plain(*, instances: int = 1) -> SchedulerCore:
     """`dynamic_batching { }`."""
-    return _with_instance(DynamicCore(_options(ROWS_MAX, 0)))
+    return _with_instances(DynamicCore(_options(ROWS_MAX, 0)), instances)
 
 
-def fixed(preferred: int, delay_ns: int) -> SchedulerCore:
+def fixed(preferred: int, delay_ns: int, *, instances: int = 1) -> SchedulerCore:
     """A preferred size, and a delay."""
-    return _with_instance(DynamicCore(_options(preferred, delay_ns)))
+    return _with_instances(DynamicCore(_options(preferred, delay_ns)), instances)
 
 
-def tuned(target_ns: int = 0) -> SchedulerCore:
+def tuned(target_ns: int = 0, *, instances: int = 1) -> SchedulerCore:
     """`batching: auto`."""
     options = tuned_options(_options(ROWS_MAX, 0))
-    return _with_instance(TunedDynamicCore(options, BatchTuner(CostCurve(ROWS_MAX), target_ns)))
+    return _with_instances(TunedDynamicCore(options, BatchTuner(CostCurve(ROWS_MAX), target_ns)), instances)
 
 
 def pairs() -> Iterator[tuple[int, int]]:
@@ -277,8 +277,9 @@ def _options(preferred: int, delay_ns: int) -> DynamicOptions:
     return DynamicOptions(batch_size_max=ROWS_MAX, preferred=frozenset({preferred}), queue_delay_ns_max=delay_ns, overlap=overlap)
 
 
-def _with_instance(core: SchedulerCore) -> SchedulerCore:
-    core.add_instance(0, 0)
+def _with_instances(core: SchedulerCore, count: int) -> SchedulerCore:
+    for instance in range(count):
+        core.add_instance(instance, 0)
     return core
 
 

@@ -6,13 +6,14 @@ import functools
 import math
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpy.messages import CurvePoint
 from tpy_data.schedulers.core.batch_tuner import BatchTuner
 from tpy_data.schedulers.core.cost_curve import CostCurve
-from tpy_data.schedulers.core.replay import Arrivals, alone, lost_ns
+from tpy_data.schedulers.core.replay import Arrivals, alone, beside, lost_beside_ns, lost_ns
 from tpy_data.schedulers.core.splitting import quickest, splits
 
 ROWS_MAX = 16
@@ -103,6 +104,41 @@ def test_a_replay_says_what_each_request_would_have_lost(
     assert lost == naive_lost_ns(curve, rows, offsets_ns, wait_ns, goal, behind)
 
 
+def naive_lost_beside_ns(curve: CostCurve, rows: int, offsets_ns: list[int], wait_ns: int, goal: int, next_ns: int) -> int:
+    """The same beside an instance that is free after `next_ns`, and without those who come later."""
+    company = [offset_ns for offset_ns in offsets_ns if offset_ns <= next_ns]
+
+    def there_ns(begins_ns: int, joined: int) -> int:
+        first_ns, second_ns = begins_ns + curve.time_ns(rows + joined), next_ns + curve.time_ns(len(company) - joined)
+        return first_ns * (rows + joined) + second_ns * (len(company) - joined)
+
+    if goal <= rows:
+        return 0
+    begins_ns = min([next_ns, wait_ns, *company[goal - rows - 1 : goal - rows]])
+    joined = min(sum(offset_ns <= begins_ns for offset_ns in company), curve.batch_size_max - rows)
+    return there_ns(begins_ns, joined) - there_ns(0, 0)
+
+
+@settings(max_examples=50)
+@given(
+    st.integers(1, ROWS_MAX - 1),
+    st.lists(st.integers(0, 2000), max_size=20).map(sorted),
+    st.dictionaries(st.integers(1, ROWS_MAX), st.integers(100, 2000), min_size=1),
+    st.integers(1, 2000),
+    st.integers(0, ROWS_MAX),
+    st.integers(1, 2000),
+)
+def test_a_replay_beside_busy_instances_ends_when_one_of_them_is_free(
+    rows: int, offsets_ns: list[int], times_ns: dict[int, int], wait_ns: int, goal: int, next_ns: int
+) -> None:
+    curve, arrivals = tuner_of(times_ns).curve, Arrivals()
+    for offset_ns in offsets_ns:
+        arrivals.add(1, offset_ns)
+    without = beside(curve, rows, arrivals, next_ns)
+    lost = lost_beside_ns(curve, rows, arrivals, without, wait_ns, goal, next_ns)
+    assert lost == naive_lost_beside_ns(curve, rows, offsets_ns, wait_ns, goal, next_ns)
+
+
 @settings(max_examples=50)
 @given(
     st.dictionaries(st.integers(1, 12), st.integers(100, 2000), min_size=1, max_size=5),
@@ -173,10 +209,24 @@ def test_waits_are_forgotten_with_the_instance() -> None:
     assert model.batch(1, [5]) == (0, 1)
 
 
-def test_with_several_instances_nothing_waits() -> None:
+def test_while_instances_come_and_go_nothing_waits() -> None:
     model = played(CONSTANT)
     model.tuner.may_wait = False
     assert {model.batch(1, [5]) for _ in range(50)} == {(0, 1)}
+
+
+def test_with_another_idle_instance_nothing_waits() -> None:
+    model = played(CONSTANT)
+    model.tuner.instances, model.tuner.others_idle = 2, True
+    assert {model.batch(1, [5, 6, 7]) for _ in range(50)} == {(0, 1)}
+
+
+@pytest.mark.parametrize(("others", "waits"), [(12, True), (1, False)])
+def test_the_last_idle_instance_waits_for_much_company_only(others: int, waits: bool) -> None:
+    model = played({rows: 1000 + 10 * rows for rows in (1, ROWS_MAX)})
+    model.tuner.instances = 2
+    found = {model.batch(4, range(30, 30 + others))[0] for _ in range(50)}
+    assert (found != {0}) == waits
 
 
 def test_a_wait_does_not_make_a_request_late() -> None:

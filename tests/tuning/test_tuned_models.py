@@ -159,15 +159,14 @@ async def _rows_of_the_next(r: Rig) -> list[int]:
     return [size for size, count in after.batch_sizes.items() for _ in range(count - before.batch_sizes.get(size, 0))]
 
 
-async def test_with_several_instances_nothing_waits(autojump_clock: MockClock) -> None:
+async def test_of_several_instances_the_last_idle_one_waits(autojump_clock: MockClock) -> None:
     async with rig(latency_ms=10) as r:
         await r.serve(tuned_config(instance_group=instances(2)))
         await convoy(r, 10)
+        assert sorted(await _rows_of_the_next(r)) == [1, 3]
         found = tuning(r)
-        (explanation,) = r.plane.explain("m")
-    assert not found.may_wait
-    assert not found.waits
-    assert "  wait        none: that is for one instance alone" in "\n".join(lines_of(explanation))
+    assert found.may_wait
+    assert [(each.rows, each.goal) for each in found.waits] == [(1, 3)]
 
 
 async def test_a_model_without_the_parameter_has_no_tuning(autojump_clock: MockClock) -> None:

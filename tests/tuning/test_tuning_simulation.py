@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from functools import partial
 
 import pytest
 
@@ -46,6 +47,12 @@ def test_clients_that_wait_get_as_much_as_without_it(model: str, clients: int) -
 def test_a_convoy_is_held_together() -> None:
     load = Clients(24)
     assert outcome(tuned, "constant", load).per_s > 1.7 * outcome(plain, "constant", load).per_s
+
+
+@pytest.mark.parametrize("load", [Poisson(0.6 * 2 * capacity_per_s(COSTS["linear"])), Clients(24)])
+def test_two_instances_are_no_slower_than_without_it(load: Load) -> None:
+    ours, none = (outcome(partial(make, instances=2), "linear", load).mean_ns for make in (tuned, plain))
+    assert ours <= (0.8 if isinstance(load, Clients) else 1.03) * none
 
 
 def test_a_step_of_the_curve_is_not_exceeded_for_little() -> None:

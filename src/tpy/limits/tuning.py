@@ -53,6 +53,10 @@ WINDOWS_MEMORY: Final = 32
 GAIN_PERMILLE_MIN: Final = 50
 """A wait, or a split, must save this much of the time of the requests: about as much as the estimates may be wrong."""
 
+SHARED_GAIN_PERMILLE_MIN: Final = 300
+"""The same for a wait beside busy instances: less is known of what they do next. Random requests seem to gain 15 %, and lose;
+bursts, and clients that wait for their answers, gain more than this."""
+
 WAIT_NS_MAX: Final = 100 * NS_PER_MS
 """The longest wait for company, whatever an execution takes."""
 

@@ -95,8 +95,8 @@ class TunedSize(msgspec.Struct, frozen=True):
 class TuningActivity(msgspec.Struct, frozen=True, kw_only=True):
     """The tuner of a model with `batching: auto`. `target_ns` 0: not set; `misses_target`: even the smallest batch does. `late`
     requests were answered after the target. `trial_rows`: the size that is being tried, 0: no trial. Of a full queue
-    `batch_rows` go at once, and should take `batch_ns` (0: nothing is known). `may_wait`: there is one instance, and no convoy
-    that is halved (`halving`)."""
+    `batch_rows` go at once, and should take `batch_ns` (0: nothing is known). `may_wait`: instances neither come nor go, and no
+    convoy is halved (`halving`)."""
 
     curve: tuple[CurvePoint, ...] = ()
     arrivals_per_s: int = 0

@@ -3,6 +3,8 @@
 A wait is judged by replay. While the only instance executes, nobody is answered, so what arrives meanwhile would have arrived as
 well if the batch had waited: each execution shows what every wait, or none, would have cost its requests and the ones that came.
 Nothing has to be tried for that, and a client that sends its next request only after an answer is never waited for without need.
+Of several instances the last idle one may wait. What is replayed then ends when one of them is over with a batch: until then all
+arrivals are the same with the wait and without, and from then on there is an instance for those who came.
 
 A size is judged by the cost curve: a batch is split where its parts take less time than the whole, or no more and some of its
 requests are answered earlier.
@@ -20,6 +22,7 @@ from tpy.limits.tuning import (
     COMPANY_MEMORY,
     FIT_BATCHES,
     GAIN_PERMILLE_MIN,
+    SHARED_GAIN_PERMILLE_MIN,
     WAIT_NS_MAX,
     WINDOWS_LATELY,
     WINDOWS_MEMORY,
@@ -29,7 +32,7 @@ from tpy.limits.tuning import (
 from tpy.messages import TunedSize, TunedWait, TuningActivity
 from tpy.units import NS_PER_S
 from tpy_data.schedulers.core.cost_curve import CostCurve
-from tpy_data.schedulers.core.replay import Arrivals, alone, lost_ns
+from tpy_data.schedulers.core.replay import Arrivals, alone, beside, lost_beside_ns, lost_ns
 from tpy_data.schedulers.core.splitting import quickest, splits
 
 _PARTS: Final = (32, 8, 4, 2, 1)
@@ -50,12 +53,14 @@ _IDLE_PERMILLE_MIN: Final = 100
 
 class TunerTerms(msgspec.Struct, frozen=True, kw_only=True):
     """* `windows_min`: replays with a number of rows before its wait may be used.
-    * `gain_permille_min`: the share of the requests' time that a wait or a split must save.
+    * `gain_permille_min`: the share of the requests' time that a wait or a split must save; `shared_gain_permille_min`: a wait
+      of one of several instances.
     * `fit_batches`: from one look at the curve to the next.
     """
 
     windows_min: int = WINDOWS_MIN
     gain_permille_min: int = GAIN_PERMILLE_MIN
+    shared_gain_permille_min: int = SHARED_GAIN_PERMILLE_MIN
     fit_batches: int = FIT_BATCHES
 
 
@@ -151,13 +156,13 @@ class _Waits:
         self.passed_over = (self.passed_over + 1) % WINDOWS_SAMPLED
         return self.passed_over > 0
 
-    def choose(self, terms: TunerTerms) -> None:
+    def choose(self, windows_min: int, gain_permille_min: int) -> None:
         """Choose the shortest of the waits that save most, if they save enough: one that saves nearly as much splits a convoy."""
         self.chosen = None
-        if self.count < terms.windows_min:
+        if self.count < windows_min:
             return
         best = max(wait.gain for wait in self.waits)
-        gain_min = 1000 * terms.gain_permille_min
+        gain_min = 1000 * gain_permille_min
         for index, wait in enumerate(self.waits):
             pays = wait.pays(gain_min) and wait.gain_lately >= min(0, gain_min)
             if pays and wait.gain >= best - abs(best) // 128:
@@ -197,8 +202,8 @@ class BatchTuner:
     """Of one model version. Sizes are rows.
 
     `target_ns`: no request waits for company if it would be late then, and a batch is made smaller if that has its oldest request
-    in time and the instance is fast enough with smaller ones. `may_wait`: there is one instance, and nothing else shapes its
-    batches.
+    in time and the instance is fast enough with smaller ones. `may_wait`: instances neither come nor go, and nothing else shapes
+    their batches. Of the `instances` more than one are idle where `others_idle`.
     """
 
     __slots__ = (
@@ -211,15 +216,19 @@ class BatchTuner:
         "_waits",
         "_window",
         "curve",
+        "instances",
         "late",
         "may_wait",
         "misses_target",
+        "others_idle",
         "target_ns",
     )
 
     def __init__(self, curve: CostCurve, target_ns: int = 0, terms: TunerTerms = _TERMS) -> None:
         self.target_ns = target_ns
         self.may_wait = False
+        self.instances = 1
+        self.others_idle = False
         self.misses_target = False  # even with the smallest batch there is
         self.late = 0  # requests that were answered after the target
         self.curve = curve
@@ -267,7 +276,7 @@ class BatchTuner:
         self._batches += 1
         if self._batches < self._terms.fit_batches or self._batches % self._terms.fit_batches == 0:
             self._look(over.now_ns)
-        if over.window is not None and over.window.is_sent:
+        if over.window is not None and (over.window.is_sent or self.instances > 1):
             self._replay(over.window, over.now_ns)
 
     def forget_waits(self) -> None:
@@ -282,7 +291,7 @@ class BatchTuner:
     def holds(self, rows: int, oldest_ns: int, now_ns: int) -> bool:
         """True while `rows` rows, the first of which has waited since `oldest_ns`, should wait for company although an instance
         is idle."""
-        if not self.may_wait:
+        if not self.may_wait or self.others_idle:
             self._window = None
             return False
         window = self._window
@@ -357,8 +366,9 @@ class BatchTuner:
 
     def _replay(self, window: _Window, now_ns: int) -> None:
         """Reckon what each wait would have saved."""
-        curve, rows, arrivals = self.curve, window.rows, window.arrivals
-        without = alone(curve, rows, arrivals)
+        curve, rows, arrivals, terms = self.curve, window.rows, window.arrivals, self._terms
+        next_ns, shared = now_ns - window.since_ns, self.instances > 1
+        without = beside(curve, rows, arrivals, next_ns) if shared else alone(curve, rows, arrivals)
         if not without.time_ns:
             return
         waits = self._waits.setdefault(_key(rows, fresh=window.fresh), _Waits())
@@ -369,12 +379,16 @@ class BatchTuner:
         for wait in waits.waits if waits.quiet else ():
             wait.add_quiet(waits.quiet)
         waits.quiet = 0
-        behind = self._behind(without.both_ns, now_ns)
+        behind = self._behind(without.both_ns // self.instances, now_ns) // self.instances
         for index, (part, wait) in enumerate(zip(_PARTS, waits.waits, strict=True)):
             wait_ns, goal = _part_ns(without.alone_ns, part), self._wait(rows, waits, index)[1]
-            lost = lost_ns(curve, rows, arrivals, without, wait_ns, goal, behind)
+            if shared:
+                wait_ns = min(wait_ns, next_ns)
+                lost = lost_beside_ns(curve, rows, arrivals, without, wait_ns, goal, next_ns, behind)
+            else:
+                lost = lost_ns(curve, rows, arrivals, without, wait_ns, goal, behind)
             wait.add(-1_000_000 * lost // without.time_ns, arrivals.rows_by(wait_ns))
-        waits.choose(self._terms)
+        waits.choose(terms.windows_min, terms.shared_gain_permille_min if shared else terms.gain_permille_min)
 
     # sizes
 

@@ -59,6 +59,11 @@ class InstancePool:
         """True when there is a single instance, which stays, and holds one batch at a time."""
         return len(self.idle) + len(self._held) == 1 and not self._leaving and not self._credit
 
+    @property
+    def is_steady(self) -> bool:
+        """True when there are instances, which all stay, and hold one batch at a time."""
+        return bool(self.idle or self._held) and not self._leaving and not self._credit
+
     def next_free(self, revoking: Container[int]) -> int | None:
         """The instance to give the next batch to: an idle one, or else one whose credit is not used up and of which no batch is
         being revoked."""

@@ -52,6 +52,33 @@ def alone(curve: CostCurve, rows: int, arrivals: Arrivals) -> Alone:
     return Alone(alone_ns, company, both_ns, rows * alone_ns + company * both_ns)
 
 
+def beside(curve: CostCurve, rows: int, arrivals: Arrivals, next_ns: int) -> Alone:
+    """The same beside busy instances, one of which is free after `next_ns` and gets those that came until then."""
+    alone_ns = curve.time_ns(rows)
+    company = arrivals.rows_by(next_ns)
+    both_ns = next_ns + curve.time_ns(company)
+    return Alone(alone_ns, company, both_ns, rows * alone_ns + company * both_ns)
+
+
+def lost_beside_ns(
+    curve: CostCurve, rows: int, arrivals: Arrivals, without: Alone, wait_ns: int, goal: int, next_ns: int, behind: int = 0
+) -> int:
+    """As `lost_ns`, beside busy instances: those who do not join the first batch are served at `next_ns`, as without a wait, and
+    no wait is longer. The `behind` are served later by as much as both instances together are busy for longer."""
+    if goal <= rows:
+        return 0
+    if arrivals.rows_by(wait_ns) >= goal - rows:
+        wait_ns = arrivals.time_of(goal - rows)
+    wait_ns = min(wait_ns, next_ns)
+    joined = min(arrivals.rows_by(wait_ns), curve.batch_size_max - rows)
+    left = without.company - joined
+    first_ns = wait_ns + curve.time_ns(rows + joined)
+    second_ns = next_ns + curve.time_ns(left)
+    first_lost_ns = rows * (first_ns - without.alone_ns) + joined * (first_ns - without.both_ns)
+    busy_ns = (first_ns - without.alone_ns) + (second_ns - without.both_ns)
+    return first_lost_ns + left * (second_ns - without.both_ns) + behind * busy_ns
+
+
 def lost_ns(curve: CostCurve, rows: int, arrivals: Arrivals, without: Alone, wait_ns: int, goal: int, behind: int = 0) -> int:
     """The time by which all requests together are there longer, if the batch waits for `wait_ns` or until it has `goal` rows.
 

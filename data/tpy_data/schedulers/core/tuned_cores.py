@@ -91,8 +91,9 @@ class _Tuned(DynamicCore):
         super()._enqueue(ticket, level, deadline_ns, now_ns)
 
     def _dispatch(self, now_ns: int) -> None:
-        tuner, overlap = self.tuner, self._overlap
-        tuner.may_wait = self._pool.has_only_one and (overlap is None or not overlap.is_halving)
+        tuner, pool, overlap = self.tuner, self._pool, self._overlap
+        tuner.may_wait = pool.is_steady and (overlap is None or not overlap.is_halving)
+        tuner.instances, tuner.others_idle = pool.members, len(pool.idle) > 1
         before = len(self._actions)
         super()._dispatch(now_ns)
         for action in self._actions[before:]:

@@ -115,14 +115,14 @@ def _tuning(tuning: TuningActivity) -> Iterator[str]:
         yield "  size        all that wait go at once, up to max_batch_size: no split saves time"
     if not tuning.may_wait:
         halving = "clients come together, and half of them at a time has instance and server work at the same time"
-        yield f"  wait        none: {halving if tuning.halving else 'that is for one instance alone, without rate limiter'}"
+        yield f"  wait        none: {halving if tuning.halving else 'not while instances come and go, hold batches ahead, or take turns by the rate limiter'}"
         return
     for wait in tuning.waits[:_SIZES_SHOWN_MAX]:
         rows = f"{_rows(wait.rows)} that came to an idle instance" if wait.fresh else f"{_rows(wait.rows)} left after a batch"
         saved = f"that saves {wait.gain_permille / 10:.0f} % of the requests' time"
         yield f"  wait        {rows}: up to {duration(wait.wait_ns)}, until there are {wait.goal}; {saved}"
     if not tuning.waits:
-        yield "  wait        none: replaying the last executions, no wait would have saved 5 % of the requests' time"
+        yield "  wait        none: replaying the last executions, no wait would have saved enough of the requests' time"
 
 
 def _rows(count: int) -> str:
