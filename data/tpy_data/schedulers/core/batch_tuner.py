@@ -4,7 +4,7 @@ A wait is judged by replay. While the only instance executes, nobody is answered
 well if the batch had waited: each execution shows what every wait, or none, would have cost its requests and the ones that came.
 Nothing has to be tried for that, and a client that sends its next request only after an answer is never waited for without need.
 Of several instances the last idle one may wait. What is replayed then ends when one of them is over with a batch: until then all
-arrivals are the same with the wait and without, and from then on there is an instance for those who came.
+arrivals are the same with the wait and without, and then the requests that came have an instance.
 
 A size is judged by the cost curve: a batch is split where its parts take less time than the whole, or no more and some of its
 requests are answered earlier.

@@ -60,7 +60,7 @@ class InstancePool:
         return len(self.idle) + len(self._held) == 1 and not self._leaving and not self._credit
 
     @property
-    def is_steady(self) -> bool:
+    def all_stay(self) -> bool:
         """True when there are instances, which all stay, and hold one batch at a time."""
         return bool(self.idle or self._held) and not self._leaving and not self._credit
 

@@ -53,7 +53,7 @@ def alone(curve: CostCurve, rows: int, arrivals: Arrivals) -> Alone:
 
 
 def beside(curve: CostCurve, rows: int, arrivals: Arrivals, next_ns: int) -> Alone:
-    """The same beside busy instances, one of which is free after `next_ns` and gets those that came until then."""
+    """The same beside busy instances, one of which is free after `next_ns` and gets the requests that came until then."""
     alone_ns = curve.time_ns(rows)
     company = arrivals.rows_by(next_ns)
     both_ns = next_ns + curve.time_ns(company)
@@ -63,8 +63,8 @@ def beside(curve: CostCurve, rows: int, arrivals: Arrivals, next_ns: int) -> Alo
 def lost_beside_ns(
     curve: CostCurve, rows: int, arrivals: Arrivals, without: Alone, wait_ns: int, goal: int, next_ns: int, behind: int = 0
 ) -> int:
-    """As `lost_ns`, beside busy instances: those who do not join the first batch are served at `next_ns`, as without a wait, and
-    no wait is longer. The `behind` are served later by as much as both instances together are busy for longer."""
+    """As `lost_ns`, beside busy instances: requests that do not join the first batch are served at `next_ns`, as without a wait,
+    and no wait is longer. The `behind` are served later by as much as both instances together are busy for longer."""
     if goal <= rows:
         return 0
     if arrivals.rows_by(wait_ns) >= goal - rows:

@@ -92,7 +92,7 @@ class _Tuned(DynamicCore):
 
     def _dispatch(self, now_ns: int) -> None:
         tuner, pool, overlap = self.tuner, self._pool, self._overlap
-        tuner.may_wait = pool.is_steady and (overlap is None or not overlap.is_halving)
+        tuner.may_wait = pool.all_stay and (overlap is None or not overlap.is_halving)
         tuner.instances, tuner.others_idle = pool.members, len(pool.idle) > 1
         before = len(self._actions)
         super()._dispatch(now_ns)

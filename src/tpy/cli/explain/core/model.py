@@ -115,7 +115,8 @@ def _tuning(tuning: TuningActivity) -> Iterator[str]:
         yield "  size        all that wait go at once, up to max_batch_size: no split saves time"
     if not tuning.may_wait:
         halving = "clients come together, and half of them at a time has instance and server work at the same time"
-        yield f"  wait        none: {halving if tuning.halving else 'not while instances come and go, hold batches ahead, or take turns by the rate limiter'}"
+        otherwise = "not while instances come and go, hold batches ahead, or take turns by the rate limiter"
+        yield f"  wait        none: {halving if tuning.halving else otherwise}"
         return
     for wait in tuning.waits[:_SIZES_SHOWN_MAX]:
         rows = f"{_rows(wait.rows)} that came to an idle instance" if wait.fresh else f"{_rows(wait.rows)} left after a batch"
