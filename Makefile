@@ -391,7 +391,7 @@ simulate: $(SETUP) ## whole-server simulations in virtual time: make simulate SE
 simulate-batching: $(SETUP) ## `batching: auto` beside fixed sizes and delays, in virtual time: some minutes
 	$(BIN)/python -m tests.tuning
 
-simulate-tenants: $(SETUP) ## equal tenants on one model, 100,000 histories, and on models that share a device, 10,000, in virtual time: 12 minutes
+simulate-tenants: $(SETUP) ## equal tenants on one model, and on models that share a device, in virtual time: 110,000 histories, 15 minutes
 	$(BIN)/python -m tests.schedulers.tenant_shares
 
 chaos: $(SETUP) ## faults for real: kill workers, fill disks, break files under a running server
