@@ -162,10 +162,15 @@ def request_for(kind: Kind) -> HttpRequest:
 def write_models(repository: Path) -> None:
     """All of them, as a model repository."""
     for kind in KINDS:
-        version = repository / kind.name / "1"
-        version.mkdir(parents=True)
-        (repository / kind.name / "config.pbtxt").write_text(config_of(kind))
-        (version / "model.py").write_text(code_of(kind))
+        write_model(repository, kind)
+
+
+def write_model(repository: Path, kind: Kind) -> None:
+    """One of them."""
+    version = repository / kind.name / "1"
+    version.mkdir(parents=True)
+    (repository / kind.name / "config.pbtxt").write_text(config_of(kind))
+    (version / "model.py").write_text(code_of(kind))
 
 
 @contextlib.contextmanager

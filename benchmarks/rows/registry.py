@@ -28,6 +28,7 @@ from benchmarks.rows import (
     stream,
     tail,
     tiny,
+    tuning,
 )
 
 
@@ -71,6 +72,9 @@ ROWS: tuple[Row, ...] = (
     Row("compiled", "identity backends in C beside the built-in one and a Python model, HTTP binary, by wrk", compiled.measure),
     Row("program", "calls of tpy.Server in a program, by threads and tasks", program.measure),
     Row("onnx", "EfficientNet against a plain onnxruntime loop", onnx.measure, needs_models=True),
+    Row(
+        "tuning", "batching that tunes itself beside fixed settings, three models, HTTP binary", tuning.measure, needs_models=True
+    ),
     Row("pytorch", "EfficientNet as TorchScript, batches of 1 and 8, against a plain PyTorch loop", pytorch.measure),
     Row(
         "frameworks",

@@ -7,7 +7,7 @@ the credentials that `credentials` finds; `errors` says what went wrong in words
 Only the options are imported with the package: few servers have a repository in the cloud.
 """
 
-from tpy_control.sources.cloud.credentials import CloudEnvironment
+from tpy_control.sources.cloud.environment import CloudEnvironment
 from tpy_control.sources.cloud.options import CloudOptions
 
 __all__ = ["CloudEnvironment", "CloudOptions"]

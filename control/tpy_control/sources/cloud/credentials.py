@@ -7,7 +7,7 @@ repository's address counts; "" is a prefix of all.
 from __future__ import annotations
 
 import configparser
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -17,34 +17,14 @@ from tpy import limits
 from tpy.errors import InvalidArgument
 from tpy.files import read_file
 from tpy_control.address import CloudAddress, Provider
+from tpy_control.sources.cloud.environment import CREDENTIAL_FILE
 from tpy_control.sources.cloud.errors import ENVIRONMENT
 
-CREDENTIAL_FILE: Final = "TRITON_CLOUD_CREDENTIAL_PATH"
-_PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "OSS_", "ALIBABA_CLOUD_", "STORAGE_EMULATOR_HOST", "HOME", CREDENTIAL_FILE)
 _REGION_DEFAULT: Final = "us-east-1"
 _FORMAT: Final = (
     '{"s3": {"PREFIX": {"key_id": "", "secret_key": "", "region": "", "session_token": "", "profile": ""}}, '
     '"gs": {"PREFIX": "FILE"}, "as": {"PREFIX": {"account_str": "", "account_key": ""}}}'
 )
-
-
-class CloudEnvironment(Mapping[str, str]):
-    """The environment variables that say how to reach the cloud. Shows nothing of them where it is printed."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._values = {name: value for name, value in environment.items() if name.startswith(_PREFIXES) and value}
-
-    def __getitem__(self, name: str) -> str:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return f"CloudEnvironment({len(self._values)} variables)"
 
 
 class KeyPair(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ import msgspec
 from tpy import limits
 from tpy.units import NS_PER_S
 from tpy_control.address import CloudAddress, models_folder
-from tpy_control.sources.cloud.credentials import CloudEnvironment
+from tpy_control.sources.cloud.environment import CloudEnvironment
 
 
 class CloudOptions(msgspec.Struct, frozen=True, kw_only=True):
