@@ -17,7 +17,8 @@ from tpy import limits
 from tpy.errors import InvalidArgument
 from tpy_control.address import CloudAddress, parse_address
 from tpy_control.core.objects import CloudObject, LocalFile, ModelListing, listing_of, plan_of
-from tpy_control.sources.cloud.credentials import CREDENTIAL_FILE, CloudEnvironment, access_of
+from tpy_control.sources.cloud.credentials import access_of
+from tpy_control.sources.cloud.environment import CREDENTIAL_FILE, CloudEnvironment
 from tpy_control.sources.cloud.errors import CloudErrorKind, translate
 from tpy_control.sources.cloud.locks import Locks
 
