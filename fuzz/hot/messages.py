@@ -144,7 +144,7 @@ def compare(message: bytes, read: Read = native) -> bool:
     )
     if (
         any(getattr(request, field) != getattr(wanted, field) for field in fields)
-        or dict(request.parameters) != dict(wanted.parameters)
+        or repr(dict(request.parameters)) != repr(dict(wanted.parameters))
         or own_plan != plan
         or len(request.inputs) != len(wanted.inputs)
         or not all(map(same, request.inputs, wanted.inputs))

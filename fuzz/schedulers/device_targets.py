@@ -18,7 +18,7 @@ from tpy_data.schedulers.core.tenants import Tenant, Tenants, tenants_of
 
 _INVARIANT: Final = (
     "each queue of models that share devices is served in the order of its own ledger, where a tenant is also charged with its "
-    "time on the other models since its last batch, up to DEVICE_DEBT_BATCHES times what that batch took"
+    "time on the other models since its last batch, up to DEVICE_DEBT_BATCHES times its part of that batch"
 )
 ELSEWHERE: Final = "a tenant is charged with time on another model"
 BOUNDED: Final = "a tenant is charged with a part of the time on another model"
@@ -92,8 +92,9 @@ class _Ledger:
             cost = took_ns * ticket.batch_size // rows
             self.shares[number][ticket.tenant].owed += cost - self.charges[ticket]
             self.charge_elsewhere(number, ticket.tenant, cost)
-        for ticket in tickets:
-            self.spare[number, ticket.tenant] = DEVICE_DEBT_BATCHES * took_ns
+        for tenant in {ticket.tenant for ticket in tickets}:
+            parts = [took_ns * ticket.batch_size // rows for ticket in tickets if ticket.tenant is tenant]
+            self.spare[number, tenant] = DEVICE_DEBT_BATCHES * sum(parts)
 
     def charge_elsewhere(self, number: int, tenant: Tenant, cost: int) -> None:
         """The tenant had this time in this queue."""

@@ -183,6 +183,16 @@ def test_blobs_of_texts_and_of_bits_are_read(datatype: str, blob: bytes) -> None
 
 
 @native
+@pytest.mark.parametrize(
+    ("datatype", "count", "element"), [("BYTES", 1_048_577, bytes(4)), ("BYTES", 20_000, bytes(4)), ("BOOL", 70_000, b"\1")]
+)
+def test_many_elements_that_are_read_one_by_one_are_left_to_python(datatype: str, count: int, element: bytes) -> None:
+    size = count * len(element)
+    text = f'{{"inputs":[{{"name":"A","shape":[{count}],"datatype":"{datatype}","parameters":{{"binary_data_size":{size}}}}}]}}'
+    assert codec.read_infer(text.encode() + element * count, len(text), TYPES, Tensor) is None
+
+
+@native
 def test_long_texts_are_left_to_python_which_writes_them_in_pieces() -> None:
     long = (Tensor("A", DataType.BYTES, np.array([b"x" * 70_000], object)),)
     many = (Tensor("A", DataType.BYTES, np.array([b"x" * 60_000] * 20, object)),)

@@ -3,7 +3,9 @@ target `scheduler_fair_devices`; `make simulate-tenants` tries many more histori
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -145,12 +147,13 @@ def test_a_tenant_that_waited_elsewhere_makes_up_for_nothing() -> None:
     assert abs(begun.count("x") - begun.count("y")) <= 2
 
 
+@pytest.mark.parametrize("others", [("one",), ("one", "two", "three")])
 @pytest.mark.parametrize("elsewhere_ms", [1, 1000])
-def test_a_tenant_is_passed_over_for_what_it_has_elsewhere_up_to_a_bound(elsewhere_ms: int) -> None:
-    tenants = equals("both", "one")
+def test_a_tenant_is_passed_over_for_what_it_has_elsewhere_up_to_a_bound(elsewhere_ms: int, others: Sequence[str]) -> None:
+    tenants = equals("both", *others)
     other, model = Model(tenants), Model(tenants)
     now_ns = 0
-    for name in ("one", "both", "one", "both"):
+    for name in (*others, "both") * 2:
         model.submit(name, now_ns)
     other.submit("both", now_ns)
     begun: list[str] = []
@@ -159,12 +162,12 @@ def test_a_tenant_is_passed_over_for_what_it_has_elsewhere_up_to_a_bound(elsewhe
         other.submit("both", now_ns)
         other.end(now_ns, elsewhere_ms * NS_PER_MS)
         now_ns += 10 * NS_PER_MS
-        model.submit("both", now_ns)
-        model.submit("one", now_ns)
+        for name in ("both", *others):
+            model.submit(name, now_ns)
         begun += model.end(now_ns, 10 * NS_PER_MS)
-    gaps = [len(run) for run in " ".join(begun).replace("one", "1").replace(" ", "").split("both")]
+    gaps = [len(list(run)) for is_passed_over, run in itertools.groupby(begun, "both".__ne__) if is_passed_over]
     longest = 1 if elsewhere_ms == 1 else DEVICE_DEBT_BATCHES + 1
-    assert longest <= max(gaps[2:-1]) <= longest + 1
+    assert longest * len(others) <= max(gaps[2:-1]) <= (longest + 1) * len(others)
 
 
 def config_of(*, resources: int, dynamic: bool = True, **parameters: str) -> ModelConfig:

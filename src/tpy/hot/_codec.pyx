@@ -73,7 +73,7 @@ cdef enum:
     DIGITS_MAX = 19  # as many always fit into 64 bits
     DOUBLE_CHARACTERS_MAX = 32
     INTEGER_CHARACTERS_MAX = 24
-    TEXT_BYTES_MAX = 65_536  # one string that is written
+    TEXT_BYTES_MAX = 65_536  # one string that is written, and elements that are read one by one
     BATCH_TEXT_BYTES_MAX = 65_536  # ids, names and descriptors of a batch, which the loop writes
     WRITTEN_BYTES_MAX = 1_048_576  # a whole text: nothing here holds the interpreter for more than a millisecond or two
 
@@ -537,6 +537,8 @@ cdef object take_input(Cursor* c, bytes body, Py_ssize_t* blob_at, dict datatype
             return None
         if not take_size(c, &size) or not take(c, b'}') or size > PyBytes_GET_SIZE(body) - blob_at[0]:
             return None
+        if (number == BYTES or number == BOOL) and size > TEXT_BYTES_MAX:
+            return None  # they are looked at one by one, which Python does within its bounds
         if number == BYTES:
             array = take_strings(PyBytes_AS_STRING(body) + blob_at[0], size, shape, rank, count)
         elif size == count * ITEM_SIZES[number]:

@@ -22,8 +22,8 @@ TENANT_ROW_NS_FIRST: Final = NS_PER_MS
 """The assumed cost of a row until the first batch is over; what was charged is corrected then."""
 
 DEVICE_DEBT_BATCHES: Final = 16
-"""The bound of a tenant's time on other models of a device that is charged between two of its batches, in times of the first: a
-larger one divides a device closer to equal, a smaller one passes a tenant over for less time."""
+"""The bound of a tenant's time on other models of a device that is charged between two of its batches, in times of its part of
+the first: a larger one divides a device closer to equal, a smaller one passes a tenant over for less time."""
 
 TENANT_PEERS_REMEMBERED_MAX: Final = 1024
 """Addresses of which it is remembered whether they are a trusted proxy's."""

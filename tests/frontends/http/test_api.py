@@ -448,6 +448,21 @@ async def test_many_bytes_elements_do_not_hold_up_the_loop(loop_guard: LoopGuard
         assert (answer.status, answer.body.endswith(blob)) == (200, True)
 
 
+@pytest.mark.parametrize("word", ["BYTES", "B\\u0059TES"])
+async def test_many_bytes_elements_for_a_model_of_numbers_do_not_either(loop_guard: LoopGuard, word: str) -> None:
+    def request() -> bytes:
+        sent, _ = many_elements(400_000)
+        head, _, body = sent.partition(b"\r\n\r\n")
+        body = body.replace(b'"BYTES"', b'"%s"' % word.encode(), 1)
+        length = body.rindex(b"}}") + 2
+        return post(INFER, body, f"Inference-Header-Content-Length: {length}")
+
+    async with running(FakeServices()) as server:
+        client = await server.connect()
+        answer = await client.ask(await trio.to_thread.run_sync(request))
+        assert answer.status == 200  # the engine, which would refuse it, is a fake
+
+
 async def test_one_huge_element_does_not_hold_up_the_loop(loop_guard: LoopGuard) -> None:
     def ask(port: int) -> tuple[int, int]:
         blob = struct.pack("<I", HUGE) + b"\\" * HUGE

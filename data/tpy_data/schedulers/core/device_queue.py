@@ -1,9 +1,9 @@
 """DeviceQueue: the FairQueue of a model that shares devices with others, by the rate limiter.
 
 Between two batches of a tenant here, its clock of this queue also goes on by the time that it has on the other models, by at most
-DEVICE_DEBT_BATCHES times what the first of the two took. The clocks stay those of this queue: a tenant that begins to wait starts
-where the others of this queue are, however long other models run, and one that is served much elsewhere is passed over here for
-that bound only.
+DEVICE_DEBT_BATCHES times its part of the first of the two. The clocks stay those of this queue: a tenant that begins to wait
+starts where the others of this queue are, however long other models run, and one that is served much elsewhere is passed over
+here only until each of the others has had so much.
 
 Queues are not told of batches elsewhere: a clock is brought up to now when the tenant is looked at. It only moves forward then,
 as FairQueue demands of the start of a tenant that waits.
@@ -32,13 +32,16 @@ class DeviceQueue(FairQueue):
         if took_ns <= 0:
             return
         rows = sum([ticket.batch_size for ticket in tickets])
+        parts: dict[Line, int] = {}
         for ticket in tickets:
             line = ticket.line
             self._start_of(line)  # what was elsewhere until now counts up to the bound of the batch before
             cost = took_ns * ticket.batch_size // rows
             line.tenant.device_ns += cost
             line.device_ns += cost
-            line.spare_ns = DEVICE_DEBT_BATCHES * took_ns
+            parts[line] = parts.get(line, 0) + cost
+        for line, part in parts.items():
+            line.spare_ns = DEVICE_DEBT_BATCHES * part
 
     def _start(self, line: Line) -> None:
         self._start_of(line)

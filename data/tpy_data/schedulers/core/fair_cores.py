@@ -63,7 +63,7 @@ class FairDefaultCore(DefaultCore):
         super().__init__(self._fair)
 
     def submit(self, ticket: Ticket, now_ns: int) -> None:
-        """As `DefaultCore.submit`."""
+        """As `DefaultCore.submit`, whose lines stand here again: a call of it would cost each request one more."""
         if self._deadlines.soonest_ns <= now_ns or self._credit.ask_ns:
             self._expire(now_ns)
         if self._stopped:

@@ -338,10 +338,14 @@ class InferCall:
             return codec.is_heavy(body)
         if not header.isdigit() or len(header) > len(str(size)):
             return True
-        if codec.is_heavy(memoryview(body)[: int(header)]):
+        view = memoryview(body)[: int(header)]
+        if codec.is_heavy(view):
             return True
-        # Elements of BYTES become objects one by one.
-        return size > limits.HTTP_INLINE_BYTES_MAX and any(tensor.datatype is DataType.BYTES for tensor in description.inputs)
+        if size <= limits.HTTP_INLINE_BYTES_MAX:
+            return False
+        # Elements of BYTES become objects one by one, also where the model wants numbers: a type may be written with escapes.
+        has_texts = any(tensor.datatype is DataType.BYTES for tensor in description.inputs)
+        return has_texts or b"BYTES" in (text := bytes(view)) or b"\\" in text
 
     def _decode(self, description: ModelDescription, tensors: TensorResolver) -> tuple[InferenceRequest, codec.HttpOutputPlan]:
         request = self.request
