@@ -79,14 +79,17 @@ class NaiveBudget:
             elif row.keep_alive and row.used + row.keep_alive <= now:
                 actions.append(self._unload(row, Why.UNUSED))
         actions += self._shrink(busy)
-        closed: set[int] = set()  # places where no room can be made for models ahead
+        closed: set[int] = set()  # places where no room can be made for models ahead, and GPUs that they wait for
         slots = self.loads_max - len(self._loading(now))
         ahead: list[Row] = []
         for row in self._waiting():
             if slots <= 0:
                 break
-            if row.state is State.DRAINING or not self._may_go(row, closed, now):
+            if row.state is State.DRAINING:
                 ahead.append(row)
+            elif not self._may_go(row, closed, now):
+                ahead.append(row)
+                closed |= row.places() - {0}
             elif self._fits(row, ahead):
                 slots -= 1
                 actions.append(self._load(row, now))

@@ -167,6 +167,20 @@ def test_onto_a_gpu_one_model_loads_at_a_time() -> None:
     assert core.advance(11) == [Load("b")]
 
 
+def test_a_model_of_two_gpus_has_its_turn_where_others_load_one_by_one() -> None:
+    sizes = {"a": (1, 1, 0), "b": (1, 0, 1), "both": (1, 1, 1), "c": (1, 1, 0), "d": (1, 0, 1), "host": (1, 0, 0)}
+    core = core_of_places((100, 10, 10), sizes, 4)
+    for key in sizes:
+        core.ask(key)
+    assert core.advance(0) == [Load("a"), Load("b"), Load("host")]
+    core.loaded("a", sizes["a"], 5)
+    assert core.advance(5) == [], "c is behind both"
+    core.loaded("b", sizes["b"], 6)
+    assert core.advance(6) == [Load("both")]
+    core.loaded("both", sizes["both"], 9)
+    assert core.advance(9) == [Load("c"), Load("d")]
+
+
 def test_a_model_that_waits_for_one_gpu_holds_up_nobody_on_another() -> None:
     core = core_of_places((20, 10, 10), {"busy": (5, 10, 0), "first": (5, 10, 0), "next": (5, 4, 0), "other": (5, 0, 10)})
     load(core, "busy", 0, took=50)

@@ -12,7 +12,8 @@ them. Sans-IO: told of requests, loads, unloads and the time, it decides. The ru
   TURN_LOADS times as long as it took to load, but no longer than `turn_ns_max`. So two models that cannot both fit and are both
   asked all the time serve for that long in turn, and a model that is waited for gets its place within a turn of those ahead.
 * Models that wait for a place where no room can be made hold up those behind them that need this place, and no others.
-* Onto a GPU one model loads at a time: what the GPU has grown by meanwhile is its size.
+* Onto a GPU one model loads at a time: what the GPU has grown by meanwhile is its size. A model that waits for this goes before
+  those behind it on each of its GPUs.
 * A model that has turned out larger than expected has idle ones unloaded until the budget is kept.
 * A model that could not be loaded if it were the only one is refused at once.
 """
@@ -295,13 +296,15 @@ class BudgetCore(Generic[K]):
         """Room is made only for as many models as may load now: those behind them can be served by what is loaded for longer."""
         slots = self._loads_max - self._loads()
         claimed = self._none  # by models ahead in the queue
-        blocked: set[int] = set()  # places where no room can be made for models ahead
+        blocked: set[int] = set()  # places where no room can be made for models ahead, and GPUs that they wait for
         for model in list(self._waiting.values()):
             if slots <= 0:
                 return
             # The memory of one that is draining is for another one: it will be next.
             if model.state is State.DRAINING or self._may_not(model, blocked):
                 claimed = self._sum((claimed, model.size))
+                if model.state is not State.DRAINING:  # else whatever loads onto its GPUs one by one would be ahead for ever
+                    blocked.update(place for place in self._places[1:] if model.size[place])
                 continue
             if self._fits(model, claimed):
                 slots -= 1
