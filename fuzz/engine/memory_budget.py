@@ -76,11 +76,11 @@ class NaiveBudget:
         for row in self._loaded():
             if row.key in busy:
                 row.used = now
-            elif row.keep_alive and row.used + row.keep_alive <= now:
-                actions.append(self._unload(row, Why.UNUSED))
-        actions += self._shrink(busy)
+            elif row.keep_alive and row.used + row.keep_alive <= now and not self._is_beside(row, State.LOADING, now):
+                actions.append(self._unload(row, Why.UNUSED, now))
+        actions += self._shrink(now, busy)
         closed: set[int] = set()  # places where no room can be made for models ahead, and GPUs that they wait for
-        slots = self.loads_max - len(self._loading(now))
+        slots = self.loads_max - len(self._moving(State.LOADING, now))
         ahead: list[Row] = []
         for row in self._waiting():
             if slots <= 0:
@@ -102,7 +102,7 @@ class NaiveBudget:
                     closed |= lacking
                 else:
                     slots -= 1
-                    actions += [self._unload(victim, why) for victim, why in chosen]
+                    actions += [self._unload(victim, why, now) for victim, why in chosen]
         for row in self.rows:
             if (
                 slots > 0
@@ -131,12 +131,16 @@ class NaiveBudget:
     def _loaded(self) -> list[Row]:
         return sorted((row for row in self.rows if row.state is State.LOADED), key=lambda row: row.began)
 
-    def _loading(self, now: int) -> list[Row]:
-        return [row for row in self.rows if row.state is State.LOADING and now - row.began < self.turn_max]
+    def _moving(self, state: State, now: int) -> list[Row]:
+        return [row for row in self.rows if row.state is state and now - row.began < self.turn_max]
+
+    def _is_beside(self, row: Row, state: State, now: int) -> bool:
+        return bool(row.places() & ({place for other in self._moving(state, now) for place in other.places()} - {0}))
 
     def _may_go(self, row: Row, closed: set[int], now: int) -> bool:
-        gpus = {place for other in self._loading(now) for place in other.places()} - {0}
-        return not row.places() & (closed | gpus)
+        if row.places() & closed:
+            return False
+        return not self._is_beside(row, State.LOADING, now) and not self._is_beside(row, State.DRAINING, now)
 
     def _fits(self, row: Row, ahead: list[Row]) -> bool:
         for place in row.places():
@@ -146,13 +150,13 @@ class NaiveBudget:
                 return False
         return True
 
-    def _shrink(self, busy: set[int]) -> list[Action]:
+    def _shrink(self, now: int, busy: set[int]) -> list[Action]:
         actions: list[Action] = []
         newest = max((row.loaded for row in self._loaded()), default=0)
         for row in sorted(self._loaded(), key=lambda row: (row.loaded == newest, row.used, row.began)):
             over = [place for place in row.places() if self.used(place) - self._coming(place) > self.budget[place]]
             if row.key not in busy and over:
-                actions.append(self._unload(row, Why.OVER))
+                actions.append(self._unload(row, Why.OVER, now))
         return actions
 
     def _victims(self, missing: dict[int, int], now: int, busy: set[int]) -> tuple[list[tuple[Row, Why]], set[int]]:
@@ -162,7 +166,7 @@ class NaiveBudget:
             turn = min(TURN_LOADS * row.took, self.turn_max) if row.key in busy else 0
             return row.loaded + max(row.resident_min, row.took, turn)
 
-        may_go = [row for row in self._loaded() if left_until(row) <= now]
+        may_go = [row for row in self._loaded() if left_until(row) <= now and not self._is_beside(row, State.LOADING, now)]
         idle = sorted((row for row in may_go if row.key not in busy), key=lambda row: (row.used, row.began))
         turns = sorted((row for row in may_go if row.key in busy), key=lambda row: (row.loaded, row.began))
         ordered = [*((row, Why.ROOM) for row in idle), *((row, Why.TURN) for row in turns)]
@@ -182,8 +186,8 @@ class NaiveBudget:
         return Load(row.key)
 
     @staticmethod
-    def _unload(row: Row, why: Why) -> Unload:
-        row.state = State.DRAINING
+    def _unload(row: Row, why: Why, now: int) -> Unload:
+        row.state, row.began = State.DRAINING, now
         return Unload(row.key, why)
 
 

@@ -167,6 +167,37 @@ def test_onto_a_gpu_one_model_loads_at_a_time() -> None:
     assert core.advance(11) == [Load("b")]
 
 
+def test_no_model_loads_onto_a_gpu_that_another_one_leaves() -> None:
+    core = core_of_places((100, 20, 20), {"v": (1, 4, 0), "a": (1, 4, 0), "b": (1, 0, 4)}, keep_alive_ns=20, turn_max=15)
+    load(core, "v", 0)
+    for key in "ab":
+        core.ask(key)
+    assert core.advance(30) == [Unload("v", Why.UNUSED), Load("b")]
+    assert core.next_deadline_ns() == 45
+    assert core.advance(31) == [], "a would seem to have no memory"
+    core.unloaded("v")
+    assert core.advance(32) == [Load("a")]
+
+
+def test_an_unload_that_hangs_does_not_keep_its_gpu_from_others() -> None:
+    core = core_of_places((100, 20), {"v": (1, 4), "a": (1, 4)}, keep_alive_ns=20, turn_max=15)
+    load(core, "v", 0)
+    core.ask("a")
+    assert core.advance(30) == [Unload("v", Why.UNUSED)]
+    assert core.advance(45) == [Load("a")]
+
+
+def test_no_model_leaves_a_gpu_that_another_one_loads_onto() -> None:
+    core = core_of_places((10, 20), {"v": (5, 4), "a": (4, 4), "host": (5, 0)}, keep_alive_ns=20)
+    load(core, "v", 0)
+    core.ask("a")
+    assert core.advance(10) == [Load("a")]
+    core.ask("host")
+    assert core.advance(30) == [], "v is idle, and unused"
+    core.loaded("a", (4, 4), 31)
+    assert core.advance(31) == [Unload("v", Why.UNUSED)]
+
+
 def test_a_model_of_two_gpus_has_its_turn_where_others_load_one_by_one() -> None:
     sizes = {"a": (1, 1, 0), "b": (1, 0, 1), "both": (1, 1, 1), "c": (1, 1, 0), "d": (1, 0, 1), "host": (1, 0, 0)}
     core = core_of_places((100, 10, 10), sizes, 4)

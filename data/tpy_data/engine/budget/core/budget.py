@@ -13,7 +13,9 @@ them. Sans-IO: told of requests, loads, unloads and the time, it decides. The ru
   asked all the time serve for that long in turn, and a model that is waited for gets its place within a turn of those ahead.
 * Models that wait for a place where no room can be made hold up those behind them that need this place, and no others.
 * Onto a GPU one model loads at a time: what the GPU has grown by meanwhile is its size. A model that waits for this goes before
-  those behind it on each of its GPUs.
+  those behind it on each of its GPUs. Neither does
+  a model leave a GPU for others while one loads onto it, nor one load while another leaves, as long as that takes no longer than
+  `turn_ns_max`: the one that is loaded would seem too small. Only a budget that is exceeded does not wait.
 * A model that has turned out larger than expected has idle ones unloaded until the budget is kept.
 * A model that could not be loaded if it were the only one is refused at once.
 """
@@ -90,8 +92,12 @@ class State(enum.Enum):
     DRAINING = "draining"
 
 
+_MOVING: Final = (State.LOADING, State.DRAINING)
+
+
 class _Model(Generic[K]):
-    """A model on demand. `load_ns` is how long its last load took, `loaded_ns` when that ended; it was in use at `used_ns`."""
+    """A model on demand. `began_ns` is when its last load or unload began, `load_ns` how long its last load took, `loaded_ns`
+    when that ended; it was in use at `used_ns`."""
 
     __slots__ = ("began_ns", "keep_alive_ns", "key", "load_ns", "loaded_ns", "resident_ns_min", "size", "state", "used_ns")
 
@@ -201,7 +207,7 @@ class BudgetCore(Generic[K]):
         for model in self._in(State.LOADED):
             if model.key in busy:
                 model.used_ns = now_ns
-            elif model.keep_alive_ns and now_ns >= model.used_ns + model.keep_alive_ns:
+            elif model.keep_alive_ns and now_ns >= model.used_ns + model.keep_alive_ns and not self._shares(model, State.LOADING):
                 actions.append(self._unload(model, Why.UNUSED))
         actions.extend(self._keep_budget(busy))
         actions.extend(self._serve_waiting(busy))
@@ -211,9 +217,9 @@ class BudgetCore(Generic[K]):
         """The time when `advance` may have something new to decide, if nothing happens before; None: never. Busy models may
         become idle at any time: whoever drives this looks again while `is_short`."""
         times = [model.used_ns + model.keep_alive_ns for model in self._in(State.LOADED) if model.keep_alive_ns]
+        times += [model.began_ns + self._turn_ns_max for state in _MOVING for model in self._in(state)]
         if self._waiting:
             times += [at for model in self._in(State.LOADED) for at in (model.idle_at_ns(), self._turn_at_ns(model))]
-            times += [model.began_ns + self._turn_ns_max for model in self._in(State.LOADING)]
         return min([at for at in times if at > self._now_ns], default=None)
 
     @property
@@ -325,12 +331,16 @@ class BudgetCore(Generic[K]):
                 yield self._load(model)
 
     def _may_not(self, model: _Model[K], blocked: Collection[int]) -> bool:
-        """It is to have memory where models ahead wait for room, or on a GPU that another one loads onto."""
-        if any(model.size[place] for place in blocked):
-            return True
+        """It is to have memory where models ahead wait for room, or on a GPU that another one loads onto or leaves."""
+        return any(model.size[place] for place in blocked) or any(self._shares(model, state) for state in _MOVING)
+
+    def _shares(self, model: _Model[K], state: State) -> bool:
+        """It has, or is to have, memory on a GPU of a model in this state, one that moves."""
         if not any(model.size[1:]):
             return False
-        return any(mine and other for each in self._loading() for mine, other in zip(model.size[1:], each.size[1:], strict=True))
+        return any(
+            mine and other for each in self._moving(state) for mine, other in zip(model.size[1:], each.size[1:], strict=True)
+        )
 
     def _fits(self, model: _Model[K], claimed: Amounts) -> bool:
         """There is room for it, and with what is being unloaded also for those ahead."""
@@ -358,18 +368,18 @@ class BudgetCore(Generic[K]):
 
     def _candidates(self, busy: Collection[K]) -> Iterable[tuple[_Model[K], Why]]:
         """The models that may be unloaded for others, the one to go first in front."""
-        loaded = list(self._in(State.LOADED))
+        loaded = [model for model in self._in(State.LOADED) if not self._shares(model, State.LOADING)]
         idle = [model for model in loaded if model.key not in busy and self._now_ns >= model.idle_at_ns()]
         turns = [model for model in loaded if model.key in busy and self._now_ns >= self._turn_at_ns(model)]
         yield from ((model, Why.ROOM) for model in sorted(idle, key=lambda model: model.used_ns))
         yield from ((model, Why.TURN) for model in sorted(turns, key=lambda model: model.loaded_ns))
 
-    def _loading(self) -> Iterator[_Model[K]]:
-        """The models that are being loaded, and count as such: a load that hangs does not."""
-        return (model for model in self._in(State.LOADING) if self._now_ns < model.began_ns + self._turn_ns_max)
+    def _moving(self, state: State) -> Iterator[_Model[K]]:
+        """The models that are being loaded, or unloaded, and count as such: one that hangs does not."""
+        return (model for model in self._in(state) if self._now_ns < model.began_ns + self._turn_ns_max)
 
     def _loads(self) -> int:
-        return sum(1 for _ in self._loading())
+        return sum(1 for _ in self._moving(State.LOADING))
 
     def _free(self) -> Amounts:
         """The rest of the budget, less than 0 where it is exceeded."""
@@ -388,9 +398,8 @@ class BudgetCore(Generic[K]):
         self._warm.pop(model.key, None)
         return Load(model.key)
 
-    @staticmethod
-    def _unload(model: _Model[K], why: Why) -> Unload:
-        model.state = State.DRAINING
+    def _unload(self, model: _Model[K], why: Why) -> Unload:
+        model.state, model.began_ns = State.DRAINING, self._now_ns
         return Unload(model.key, why)
 
 
