@@ -49,6 +49,7 @@ class GpuBackend(ScriptedBackend):
         """Of the devices; others have some of it."""
 
     def load(self, context: ModelContext) -> LoadedModel:
+        self.on_load(context)
         return _Model(self, context)
 
     def memory(self, device_id: int) -> GpuMemory:
@@ -186,6 +187,49 @@ async def test_sizes_on_gpus_outlive_the_server(autojump_clock: MockClock, tmp_p
         assert loaded(r) == ["b"]
         with pytest.raises(Unavailable, match=r"model 'a:1' needs 4096\.0 MiB, --model-gpu-memory-budget of GPU 0"):
             r.submit(request(model="a"))
+
+
+async def test_what_others_take_meanwhile_is_a_models_only_while_it_is_loaded(
+    autojump_clock: MockClock, tmp_path: Path, backend: GpuBackend
+) -> None:
+    """The model seems larger than the budget, is unloaded, and loaded again, also by the next server, whose models may stay."""
+    file = tmp_path / "sizes.json"
+    write(tmp_path / "a", units=1)
+    others = 3 * GIB
+
+    def take(context: ModelContext) -> None:
+        backend.used[0] += others
+
+    backend.on_load = take
+    async with budget_of(tmp_path, backend, on_gpus("a", 0), file=file) as r:
+        await r.submit(request(model="a")).wait()
+        assert on_gpu(r, 0) == 7
+        await trio.sleep(1)
+        assert (loaded(r), on_gpu(r, 0)) == ([], 0)
+        await r.submit(request(model="a")).wait()
+        await trio.sleep(1)
+        others = 0
+        await r.submit(request(model="a")).wait()
+        await trio.sleep(1)
+        assert (loaded(r), on_gpu(r, 0)) == (["a"], 5), "4 GiB, which are less than those of the budget, and count half"
+        await trio.testing.wait_all_tasks_blocked(0.1)
+    others = 3 * GIB
+    stays = on_gpus("a", 0, load="at_start")
+    for _ in range(2):
+        async with budget_of(tmp_path, backend, stays, file=file) as r:
+            assert (loaded(r), on_gpu(r, 0)) == (["a"], 7)
+            await trio.testing.wait_all_tasks_blocked(0.1)
+
+
+async def test_a_model_that_stays_and_whose_files_are_larger_than_its_gpus_budget_is_not_loaded(
+    autojump_clock: MockClock, tmp_path: Path, backend: GpuBackend
+) -> None:
+    write(tmp_path / "large", units=8)
+    async with budget_of(tmp_path, backend) as r:
+        r.want(on_gpus("large", 1, load="at_start"), directory=tmp_path / "large")
+        await r.wait_state(1, 1, ModelState.UNAVAILABLE, "large")
+        [(_, reason)] = r.states("large").values()
+        assert reason == "Unavailable: model 'large:1' needs 8192.0 MiB, --model-gpu-memory-budget of GPU 1 is 6144.0 MiB"
 
 
 async def test_a_request_that_is_late_is_told_how_full_the_gpu_is(

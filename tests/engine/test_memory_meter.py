@@ -68,12 +68,15 @@ def test_places_of_a_measurement() -> None:
     meter = MemoryMeter(host=lambda: readings[-1], device=lambda number: readings[number])
     with meter.measure(devices=[2, 0, 2]) as measured:
         readings.update({-1: 1000, 2: 107})
-    cpu = MemoryUsage(kind="CPU", id=0, byte_size=990)
-    gpu = MemoryUsage(kind="GPU", id=2, byte_size=100)
+    cpu = MemoryUsage(kind="CPU", id=0, byte_size=990, is_growth=True)
+    gpu = MemoryUsage(kind="GPU", id=2, byte_size=100, is_growth=True)
     assert measured.usage() == (cpu, gpu)
     assert measured.usage(host_bytes=3) == (MemoryUsage(kind="CPU", id=0, byte_size=3), gpu)
     assert measured.usage(host_bytes=0) == (gpu,)
-    assert total([(cpu, gpu), (cpu,), ()]) == (MemoryUsage(kind="CPU", id=0, byte_size=1980), gpu)
+    known = MemoryUsage(kind="GPU", id=2, byte_size=70)
+    assert measured.usage(gpu_bytes={2: 70}) == (cpu, known), "no growth"
+    assert total([(cpu, known), (cpu,), ()]) == (MemoryUsage(kind="CPU", id=0, byte_size=1980, is_growth=True), known)
+    assert total([(known,), (gpu,)]) == (MemoryUsage(kind="GPU", id=2, byte_size=170, is_growth=True),)
 
 
 def test_a_load_that_fails_is_over() -> None:
@@ -83,7 +86,7 @@ def test_a_load_that_fails_is_over() -> None:
         raise ValueError("no model")
     with meter.measure() as measured:
         readings[0] = 8
-    assert measured.usage() == (MemoryUsage(kind="CPU", id=0, byte_size=8),)
+    assert measured.usage() == (MemoryUsage(kind="CPU", id=0, byte_size=8, is_growth=True),)
 
 
 def test_a_gpu_whose_driver_does_not_answer_has_nothing() -> None:

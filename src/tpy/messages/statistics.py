@@ -57,11 +57,13 @@ class ResponseStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of a model on one device: `kind` is "CPU" or "GPU"."""
+    """Memory of a model on one device: `kind` is "CPU" or "GPU". `is_growth`: at least some of it is what the device, or the
+    server, grew by meanwhile, so it may be that of others."""
 
     kind: str
     id: int
     byte_size: int
+    is_growth: bool = False
 
 
 class MemoryGrowth(msgspec.Struct, frozen=True, kw_only=True):

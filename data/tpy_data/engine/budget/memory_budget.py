@@ -40,7 +40,7 @@ from tpy_data.engine.budget.core.budget import (
     Why,
     shortage,
 )
-from tpy_data.engine.budget.core.sizes import FORMAT, Footprint, KeptSize, KeptSizes, ModelFiles, Sizes
+from tpy_data.engine.budget.core.sizes import FORMAT, Footprint, KeptSize, KeptSizes, Measurement, ModelFiles, Sizes
 from tpy_data.engine.budget.gpus import GpuBudget
 from tpy_data.engine.budget.metrics import BudgetUse, GpuBudgetUse, budget_families
 from tpy_data.engine.budget.on_demand_engine import OnDemandEngine, WaitingRoom
@@ -153,7 +153,7 @@ class MemoryBudget:
         self.room = WaitingRoom()
         self._default = LoadWhen.ON_DEMAND if all_on_demand else LoadWhen.AT_START
         self._file = file
-        self._sizes = Sizes(kept)
+        self._sizes = Sizes(kept, {gpu.id: gpu.bytes for gpu in gpus})
         self._members: dict[ObservedKey, Member] = {}
         self._loads = 0
         self._unloads: Counter[Why] = Counter()
@@ -218,7 +218,7 @@ class MemoryBudget:
 
     def loaded(self, member: Member, usage: Sequence[MemoryUsage]) -> None:
         """It is loaded, and has taken so much memory."""
-        self.core.loaded(member.key, self._measure(member.name, member.backend, member.files, usage), self.clock.now_ns())
+        self.core.loaded(member.key, self._measure_member(member, usage), self.clock.now_ns())
         lacking = self.core.shortage(member.key)
         if lacking is not None:
             _log.error("%(reason)s", {"reason": self.refusal(member.name, lacking).message})
@@ -226,7 +226,7 @@ class MemoryBudget:
 
     def resized(self, member: Member, usage: Sequence[MemoryUsage]) -> None:
         """It is loaded, and has other instances now."""
-        self.core.resized(member.key, self._measure(member.name, member.backend, member.files, usage))
+        self.core.resized(member.key, self._measure_member(member, usage))
         self.wake()
 
     def unloaded(self, member: Member) -> None:
@@ -236,16 +236,16 @@ class MemoryBudget:
             self.core.ask(member.key)
         self.wake()
 
-    def check_pinned(self, name: str, backend: str, files: ModelFiles) -> None:
+    def check_pinned(self, name: str, config: ModelConfig, files: ModelFiles) -> None:
         """Raises Unavailable for a model that is to stay, and has more than all of the budget."""
-        expected = self._amounts(self._sizes.expected(name, backend, files))
+        expected = self._amounts(self._sizes.expected(name, config.backend, files, _gpus_of(config)))
         lacking = shortage(expected, self.core.budget, (0,) * len(self.core.budget))
         if lacking is not None:
             raise self.refusal(name, lacking)
 
-    def pin(self, key: ObservedKey, backend: str, files: ModelFiles, usage: Sequence[MemoryUsage]) -> None:
-        """A model that stays is loaded."""
-        self.core.pin(key, self._measure(f"{key.model}:{key.version}", backend, files, usage))
+    def pin(self, key: ObservedKey, config: ModelConfig, files: ModelFiles, usage: Sequence[MemoryUsage]) -> None:
+        """A model that stays is loaded. Its configuration says where its instances are."""
+        self.core.pin(key, self._measure(f"{key.model}:{key.version}", config.backend, files, usage, _gpus_of(config)))
         self.wake()
         for place, (pinned_bytes, budget_bytes) in enumerate(zip(self.core.pinned, self.core.budget, strict=True)):
             if pinned_bytes > budget_bytes:
@@ -257,10 +257,15 @@ class MemoryBudget:
         self.core.unpin(key)
         self.wake()
 
-    def _measure(self, name: str, backend: str, files: ModelFiles, usage: Sequence[MemoryUsage]) -> Amounts:
+    def _measure_member(self, member: Member, usage: Sequence[MemoryUsage]) -> Amounts:
+        return self._measure(member.name, member.backend, member.files, usage, member.gpus)
+
+    def _measure(
+        self, name: str, backend: str, files: ModelFiles, usage: Sequence[MemoryUsage], gpus: Collection[int]
+    ) -> Amounts:
         """The size that counts for a model that takes so much, and is remembered."""
         self._measured.set()
-        return self._amounts(self._sizes.measured(name, backend, files, _footprint(usage)))
+        return self._amounts(self._sizes.measured(name, backend, files, _measurement(usage, gpus)))
 
     def _amounts(self, found: Footprint) -> Amounts:
         """As the core has it: other GPUs have no budget."""
@@ -400,12 +405,12 @@ def _gpus_of(config: ModelConfig) -> frozenset[int]:
     return frozenset(gpu for group in groups for gpu in group.gpus)
 
 
-def _footprint(usage: Sequence[MemoryUsage]) -> Footprint:
-    gpus: Counter[int] = Counter()
-    for each in usage:
-        if each.kind == "GPU":
-            gpus[each.id] += each.byte_size
-    return Footprint(sum(each.byte_size for each in usage if each.kind == "CPU"), gpus)
+def _measurement(usage: Sequence[MemoryUsage], gpus: Collection[int]) -> Measurement:
+    """The usage, which has each place once, of a model whose instances are on `gpus`."""
+    on_gpus = [each for each in usage if each.kind == "GPU"]
+    known = {each.id: each.byte_size for each in on_gpus if not each.is_growth}
+    grown = {gpu: 0 for gpu in gpus if gpu not in known} | {each.id: each.byte_size for each in on_gpus if each.is_growth}
+    return Measurement(sum(each.byte_size for each in usage if each.kind == "CPU"), known, grown)
 
 
 def _shown(size_bytes: int) -> str:

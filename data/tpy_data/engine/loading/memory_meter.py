@@ -67,12 +67,10 @@ class Measured:
     def usage(self, *, host_bytes: int | None = None, gpu_bytes: Mapping[int, int] = NO_GPUS) -> tuple[MemoryUsage, ...]:
         """By place; `host_bytes`, and `gpu_bytes` by device, are what it has where that is known better, as that of another
         process."""
-        sizes = {**self._bytes, **gpu_bytes}
-        if host_bytes is not None:
-            sizes[_HOST] = host_bytes
+        known = dict(gpu_bytes) if host_bytes is None else {_HOST: host_bytes, **gpu_bytes}
         return tuple(
-            MemoryUsage(kind="CPU" if place == _HOST else "GPU", id=max(0, place), byte_size=size)
-            for place, size in sorted(sizes.items())
+            MemoryUsage(kind="CPU" if place == _HOST else "GPU", id=max(0, place), byte_size=size, is_growth=place not in known)
+            for place, size in sorted({**self._bytes, **known}.items())
             if size > 0
         )
 
@@ -137,10 +135,14 @@ class MemoryMeter:
 
 def total(usages: Sequence[Sequence[MemoryUsage]]) -> tuple[MemoryUsage, ...]:
     """The sum, by place, the host first."""
-    sizes: dict[tuple[str, int], int] = {}
+    sizes: dict[tuple[str, int], tuple[int, bool]] = {}
     for usage in (usage for group in usages for usage in group):
-        sizes[usage.kind, usage.id] = sizes.get((usage.kind, usage.id), 0) + usage.byte_size
-    return tuple(MemoryUsage(kind=kind, id=number, byte_size=size) for (kind, number), size in sorted(sizes.items()))
+        size, is_growth = sizes.get((usage.kind, usage.id), (0, False))
+        sizes[usage.kind, usage.id] = size + usage.byte_size, is_growth or usage.is_growth
+    return tuple(
+        MemoryUsage(kind=kind, id=number, byte_size=size, is_growth=is_growth)
+        for (kind, number), (size, is_growth) in sorted(sizes.items())
+    )
 
 
 def _find_trim() -> Callable[[int], int] | None:

@@ -74,7 +74,7 @@ class PinnedRuntime(VersionRuntime):
                 return Unavailable("the server ends")
             self._files = files
             self._loading = trio.CancelScope()  # none can be entered twice
-            self._budget.check_pinned(f"{self.id}:{self.version}", self._model.config.backend, self._files)
+            self._budget.check_pinned(f"{self.id}:{self.version}", self._model.config, self._files)
             return await super()._live()
         except TpyError as error:
             return error
@@ -82,12 +82,12 @@ class PinnedRuntime(VersionRuntime):
             self._budget.unpin(self.key)
 
     async def _serve(self) -> None:
-        self._budget.pin(self.key, self._model.config.backend, self._files, self.memory_usage())
+        self._budget.pin(self.key, self.served_copy.config, self._files, self.memory_usage())
         await super()._serve()
 
     async def _apply(self, model: DesiredModel) -> None:
         await super()._apply(model)
-        self._budget.pin(self.key, self._model.config.backend, self._files, self.memory_usage())
+        self._budget.pin(self.key, self.served_copy.config, self._files, self.memory_usage())
 
 
 class _InnerWriter(ObservedWriter):
