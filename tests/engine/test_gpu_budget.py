@@ -20,7 +20,7 @@ from tests.unit.fake_nvml import GIB, A, B, FakeNvml
 from tpy.backend import BackendCapabilities, InstancePlacement, LoadedModel, ModelContext, ModelInstance
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceGroup, InstanceKind, ModelParameter
-from tpy.errors import Unavailable
+from tpy.errors import Internal, Unavailable
 from tpy.messages import ModelState
 from tpy.units import NS_PER_S
 from tpy_data import gpus
@@ -219,6 +219,29 @@ async def test_what_others_take_meanwhile_is_a_models_only_while_it_is_loaded(
         async with budget_of(tmp_path, backend, stays, file=file) as r:
             assert (loaded(r), on_gpu(r, 0)) == (["a"], 7)
             await trio.testing.wait_all_tasks_blocked(0.1)
+
+
+async def test_a_gpu_whose_driver_fails_has_models_of_the_size_of_their_files(
+    autojump_clock: MockClock,
+    tmp_path: Path,
+    backend: GpuBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def memory(device_id: int) -> GpuMemory:
+        if failures:
+            raise Internal(failures.pop())
+        return backend.memory(device_id)
+
+    failures = ["lost", "CUDA error 999"]
+    monkeypatch.setattr(gpus, "memory", memory)
+    write(tmp_path / "a", units=1)
+    async with budget_of(tmp_path, backend, on_gpus("a", 0)) as r:
+        await r.submit(request(model="a")).wait()
+        assert on_gpu(r, 0) == 1
+        assert not failures
+    [said] = [each for each in caplog.messages if each.startswith("GPU ")]
+    assert said == "GPU 0 does not tell its memory in use, models on it count as their files: CUDA error 999"
 
 
 async def test_a_model_that_stays_and_whose_files_are_larger_than_its_gpus_budget_is_not_loaded(

@@ -47,6 +47,18 @@ def test_a_place_that_shrinks_takes_nothing_back() -> None:
     assert growth.end(first, 70) == 5
 
 
+def test_a_place_that_cannot_be_read_has_not_shrunk_to_nothing() -> None:
+    growth = Growth()
+    first = growth.begin(None)
+    assert growth.end(first, 500) == 0, "others may have it"
+    second = growth.begin(500)
+    third = growth.begin(None)
+    assert growth.end(second, 520) == 10
+    assert growth.end(third, None) == 10
+    fourth = growth.begin(None)
+    assert growth.end(fourth, 700) == 0, "these 180 may be from before"
+
+
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3))))
 def test_the_sum_of_all_is_what_the_place_grew_by(steps: list[tuple[int, int]]) -> None:
     growth, reading, grown, found = Growth(), 1000, 0, 0

@@ -22,6 +22,7 @@ async def open_budget(
     kept = {} if wanted.file is None else await trio.to_thread.run_sync(read_sizes, wanted.file)
     if gpus:
         meter.of_process = GpuProcesses(gpus).of_process
+        meter.budgeted = [gpu.id for gpu in gpus]
     return MemoryBudget(
         wanted.bytes,
         clock,

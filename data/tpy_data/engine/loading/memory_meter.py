@@ -4,9 +4,10 @@ then."""
 from __future__ import annotations
 
 import ctypes
+import logging
 import resource
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +16,8 @@ from tpy.backend import HasProcess
 from tpy.errors import TpyError
 from tpy.messages import MemoryUsage
 from tpy_data import gpus
+
+_log = logging.getLogger(__name__)
 
 _HOST = -1
 """In place of a device's number."""
@@ -28,27 +31,32 @@ _PAGE_BYTES = resource.getpagesize()
 
 class Growth:
     """The growth of one place. Whatever it grows by while several load is theirs in equal shares, so that the sum of all is what
-    it has grown, counted once. Pure: readings are arguments."""
+    it has grown, counted once. Pure: readings are arguments, None where there could not be one: what it grows by is told by the
+    readings before and after."""
 
     def __init__(self) -> None:
-        self._last_bytes = 0
+        self._last_bytes: int | None = None
         self._open: dict[int, float] = {}
         self._numbers = 0
 
-    def begin(self, reading_bytes: int) -> int:
+    def begin(self, reading_bytes: int | None) -> int:
         """Something begins to load; returns its number."""
         self._settle(reading_bytes)
         self._numbers += 1
         self._open[self._numbers] = 0.0
         return self._numbers
 
-    def end(self, number: int, reading_bytes: int) -> int:
+    def end(self, number: int, reading_bytes: int | None) -> int:
         """It is loaded. Returns its bytes."""
         self._settle(reading_bytes)
         return round(self._open.pop(number))
 
-    def _settle(self, reading_bytes: int) -> None:
-        grown = reading_bytes - self._last_bytes
+    def _settle(self, reading_bytes: int | None) -> None:
+        if reading_bytes is None:
+            if not self._open:
+                self._last_bytes = None  # nobody knows what others have taken since
+            return
+        grown = 0 if self._last_bytes is None else reading_bytes - self._last_bytes
         self._last_bytes = reading_bytes
         if grown > 0:
             for number in self._open:
@@ -85,16 +93,14 @@ def host_bytes() -> int:
 
 
 def device_bytes(device_id: int) -> int:
-    """Memory in use on a device. 0 where its driver does not say."""
-    try:
-        return gpus.memory(device_id).used
-    except TpyError:
-        return 0
+    """Memory in use on a device. Raises TpyError where its driver does not say."""
+    return gpus.memory(device_id).used
 
 
 class MemoryMeter:
     """Measures loads, several at a time. Any thread. `of_process` returns the memory of a process by device, as far as it is
-    known; None: nobody needs to know."""
+    known; None: nobody needs to know. On devices of `budgeted` it matters what loads take: a warning says once of each that its
+    driver does not tell."""
 
     def __init__(self, host: Callable[[], int] = host_bytes, device: Callable[[int], int] = device_bytes) -> None:
         self._host = host
@@ -102,6 +108,8 @@ class MemoryMeter:
         self._lock = threading.Lock()
         self._places: dict[int, Growth] = {}
         self.of_process: Callable[[int], Mapping[int, int]] | None = None
+        self.budgeted: Collection[int] = ()
+        self._untold: set[int] = set()
 
     def gpu_bytes(self, instance: object) -> Mapping[int, int]:
         """The memory by device of an instance in a separate process, where that is known."""
@@ -129,8 +137,17 @@ class MemoryMeter:
             with self._lock:
                 measured.add(place, growth.end(number, self._read(place)))
 
-    def _read(self, place: int) -> int:
-        return self._host() if place == _HOST else self._device(place)
+    def _read(self, place: int) -> int | None:
+        if place == _HOST:
+            return self._host()
+        try:
+            return self._device(place)
+        except TpyError as error:
+            if place in self.budgeted and place not in self._untold:
+                self._untold.add(place)
+                text = "GPU %(gpu)s does not tell its memory in use, models on it count as their files: %(reason)s"
+                _log.warning(text, {"gpu": place, "reason": error.message})
+            return None
 
 
 def total(usages: Sequence[Sequence[MemoryUsage]]) -> tuple[MemoryUsage, ...]:
