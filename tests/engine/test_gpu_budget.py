@@ -60,12 +60,14 @@ class _Model(ScriptedModel):
     def __init__(self, backend: GpuBackend, context: ModelContext) -> None:
         super().__init__(backend, (context.name, context.version, context.generation))
         self._used = backend.used
-        self._devices = [each.device_id for each in context.placements if each.kind is InstanceKind.KIND_GPU]
+        self._is_of_workers = context.name.startswith("worker")
+        on_gpus = [each.device_id for each in context.placements if each.kind is InstanceKind.KIND_GPU]
+        self._devices = [] if self._is_of_workers else on_gpus
         self._take(4 * GIB)
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
-        made = _Worker if self.identity[0].startswith("worker") else ScriptedInstance
-        return made(self.backend, placement.name)
+        self.backend.on_create(placement)
+        return (_Worker if self._is_of_workers else ScriptedInstance)(self.backend, placement.name)
 
     def unload(self) -> None:
         super().unload()
@@ -269,7 +271,7 @@ async def test_a_request_that_is_late_is_told_how_full_the_gpu_is(
 async def test_the_memory_of_workers_is_that_of_their_processes(
     autojump_clock: MockClock, tmp_path: Path, backend: GpuBackend, nvml: FakeNvml
 ) -> None:
-    """Others take memory of the GPU meanwhile, and a worker on the CPU has some, too."""
+    """Others take memory of the GPU meanwhile. A worker on the CPU may have memory on a GPU, too."""
     nvml.processes = {A: [(1, 20 * GIB), (_Worker.pid, 3 * GIB)], B: [(_Worker.pid, None)]}
     on_cpu = config("worker_on_cpu", instance_group=(InstanceGroup(kind=InstanceKind.KIND_CPU, count=1),))
 
@@ -277,9 +279,25 @@ async def test_the_memory_of_workers_is_that_of_their_processes(
         backend.used[0] += 5 * GIB
 
     backend.on_create = grow
-    async with budget_of(tmp_path, backend, on_cpu) as r:
+    async with budget_of(tmp_path, backend, on_gpus("worker", 0), on_cpu) as r:
+        await r.submit(request(model="worker")).wait()
+        assert backend.used[0] == 6 * GIB
+        assert (on_gpu(r, 0), on_gpu(r, 1)) == (3, 0), "neither its files, nor what the GPU has grown by"
         await r.submit(request(model="worker_on_cpu")).wait()
-        assert (on_gpu(r, 0), on_gpu(r, 1)) == (3, 0)
+        assert loaded(r) == ["worker", "worker_on_cpu"]
+        assert (on_gpu(r, 0), on_gpu(r, 1)) == (6, 0)
+
+
+async def test_a_worker_that_nvml_does_not_list_has_what_its_gpu_grows_by(
+    autojump_clock: MockClock, tmp_path: Path, backend: GpuBackend
+) -> None:
+    def grow(placement: InstancePlacement) -> None:
+        backend.used[0] += 5 * GIB
+
+    backend.on_create = grow
+    async with budget_of(tmp_path, backend, on_gpus("worker", 0)) as r:
+        await r.submit(request(model="worker")).wait()
+        assert on_gpu(r, 0) == 5
 
 
 def test_processes_that_nvml_does_not_tell_of_have_nothing_that_is_known(caplog: pytest.LogCaptureFixture) -> None:
