@@ -309,8 +309,12 @@ def test_processes_that_nvml_does_not_tell_of_have_nothing_that_is_known(caplog:
     assert asked.of_process(7) == {}
     nvml.broken.add(("*", A))
     assert asked.of_process(5) == asked.of_process(5) == {1: 8}
+    fresh = GpuProcesses(budgets, nvml)
+    assert fresh.of_process(5) == fresh.of_process(5) == {1: 8}, "the other GPU is asked"
+    nvml.broken.add(("nvmlInit", ""))
     assert GpuProcesses(budgets, nvml).of_process(5) == {}
-    assert caplog.messages == ["the memory of worker processes on GPUs is not told, it is estimated: GPU is lost"] * 2
+    text = "the memory of worker processes on GPUs is not told, it is estimated"
+    assert caplog.messages == [f"{text}: {reason}" for reason in ("GPU is lost", "GPU 0: GPU is lost", "Driver Not Loaded")]
 
 
 def test_without_nvml_it_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -64,12 +64,19 @@ class GpuProcesses:
             if self._nvml is None:
                 self._nvml = importlib.import_module("pynvml")
             self._nvml.nvmlInit()
-            return {gpu.id: self._nvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in self._gpus}
         except ImportError:
             self._warn("it needs NVIDIA's package, pip install nvidia-ml-py")
+            return {}
         except Exception as error:
             self._warn(str(error))
-        return {}
+            return {}
+        handles: dict[int, Any] = {}
+        for gpu in self._gpus:  # CUDA may know a GPU that NVML does not
+            try:
+                handles[gpu.id] = self._nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+            except Exception as error:
+                self._warn(f"GPU {gpu.id}: {error}")
+        return handles
 
     def _read(self, handle: Any, pid: int) -> int:
         """0 where it is not known."""
