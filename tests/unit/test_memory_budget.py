@@ -223,6 +223,16 @@ def test_a_model_that_waits_for_one_gpu_holds_up_nobody_on_another() -> None:
     assert core.advance(80) == [Load("first")]
 
 
+def test_a_model_that_waits_for_a_gpu_keeps_its_room_on_the_host() -> None:
+    core = core_of_places((20, 10), {"busy": (1, 10), "first": (15, 10), "large": (10, 0), "small": (4, 0)}, turn_max=50)
+    load(core, "busy", 0, took=50)
+    for key in ("first", "large", "small"):
+        core.ask(key)
+    assert core.advance(60, {"busy"}) == [], "20 are less than 1, 15 and 10, and small is behind large on the host"
+    core.forget("large")
+    assert core.advance(61, {"busy"}) == [Load("small")]
+
+
 def test_what_has_turned_out_larger_on_a_gpu_displaces_others_there() -> None:
     core = core_of_places((100, 10), {"host": (3, 0), "a": (3, 4), "b": (3, 4)})
     for at, key in enumerate(("host", "a")):

@@ -11,7 +11,8 @@ them. Sans-IO: told of requests, loads, unloads and the time, it decides. The ru
 * Where idle models are not enough, busy ones take turns, the one that was loaded first goes first: each is left for
   TURN_LOADS times as long as it took to load, but no longer than `turn_ns_max`. So two models that cannot both fit and are both
   asked all the time serve for that long in turn, and a model that is waited for gets its place within a turn of those ahead.
-* Models that wait for a place where no room can be made hold up those behind them that need this place, and no others.
+* Models that wait for a place where no room can be made hold up all models behind them that need this place. In other places
+  they keep their room: a model behind them is loaded only where all of them would fit.
 * Onto a GPU one model loads at a time: what the GPU has grown by meanwhile is its size. A model that waits for this goes before
   those behind it on each of its GPUs. Neither does
   a model leave a GPU for others while one loads onto it, nor one load while another leaves, as long as that takes no longer than
