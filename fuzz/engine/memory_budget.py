@@ -70,7 +70,8 @@ class NaiveBudget:
         """The actions, in order; they count as begun."""
         actions: list[Action] = []
         for row in self._waiting():
-            if any(row.size[place] > self.budget[place] - self.pinned[place] for place in row.places()):
+            is_short = any(row.size[place] > self.budget[place] - self.pinned[place] for place in row.places())
+            if is_short and row.state is State.UNLOADED:
                 row.since = None
                 actions.append(Refuse(row.key))
         for row in self._loaded():

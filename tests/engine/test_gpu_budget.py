@@ -209,7 +209,8 @@ async def test_what_others_take_meanwhile_is_a_models_only_while_it_is_loaded(
         await trio.sleep(1)
         assert (loaded(r), on_gpu(r, 0)) == ([], 0)
         await r.submit(request(model="a")).wait()
-        await trio.sleep(1)
+        await trio.sleep(0.05)
+        assert figures(r)["models/draining"] == 1
         others = 0
         await r.submit(request(model="a")).wait()
         await trio.sleep(1)

@@ -113,8 +113,9 @@ class Member:
 
     def cannot_fit(self) -> TpyError | None:
         """See Demand."""
-        self._core.expect(self.key, self._budget.expected(self))
-        lacking = self._core.shortage(self.key)
+        expected = self._budget.expected(self)
+        self._core.expect(self.key, expected)
+        lacking = shortage(expected, self._core.budget, self._core.pinned)
         return None if lacking is None else self._budget.refusal(self.name, lacking)
 
     def refused(self, error: TpyError) -> None:
@@ -232,6 +233,7 @@ class MemoryBudget:
     def unloaded(self, member: Member) -> None:
         """Its memory is free."""
         self.core.unloaded(member.key)
+        self.core.expect(member.key, self.expected(member))
         if member.model.engine.pending():
             self.core.ask(member.key)
         self.wake()

@@ -202,7 +202,9 @@ class BudgetCore(Generic[K]):
         """The actions to take now; they count as begun. `busy` are the loaded models that have requests."""
         self._now_ns = now_ns
         actions: list[Action] = []
-        for key in [key for key in self._waiting if self.shortage(key) is not None]:
+        # One that is being unloaded may be expected to be smaller, once it is gone.
+        unloaded = [key for key, model in self._waiting.items() if model.state is State.UNLOADED]
+        for key in [key for key in unloaded if self.shortage(key) is not None]:
             del self._waiting[key]
             actions.append(Refuse(key))
         for model in self._in(State.LOADED):
