@@ -62,8 +62,8 @@ def encode_response(response: InferenceResponse, plan: GrpcOutputPlan, descripti
 
 
 def encode_standard(response: InferenceResponse, plan: GrpcOutputPlan, parameters: bytes = b"") -> bytes | None:
-    """As `encode_response`, of a response that the native codec writes, in one piece; None for all others. `parameters` are the
-    fields of those that it gets."""
+    """As `encode_response`, of a response that the native codec writes, in one piece; None for all others. `parameters` are
+    fields that it gets."""
     if response.error is not None or response.parameters or len(response.outputs) < len(plan.requested):
         return None
     if plan.class_counts or plan.regions:

@@ -191,7 +191,7 @@ def _standard_request(
     received_ns: int,
     forwarded: Mapping[str, ParameterValue] | None,
 ) -> tuple[InferenceRequest, HttpOutputPlan] | None:
-    """As `_read`, of a document that the native codec has read; None for one whose parameters are no JSON."""
+    """As `_read`, of a document that the native codec has read; None for one whose parameters are not JSON."""
     request_id, inputs, outputs, is_binary, text = standard
     parameters = NONE
     if text:

@@ -49,7 +49,7 @@ BINARY_TYPE = "application/octet-stream"
 _PIECE_ELEMENTS_MAX = 16_384
 
 _COPIED_BYTES_MAX = 16 * KIB
-"""Blobs of so many bytes together are copied behind the JSON: one piece to send. Others are views over the arrays."""
+"""Blobs with up to this many bytes together are copied behind the JSON: one piece to send. Others are views over the arrays."""
 
 _PIECE_BYTES = 256 * KIB
 """Of strings, what is written at once, in two milliseconds at worst: control characters become six times as long."""
