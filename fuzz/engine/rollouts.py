@@ -45,10 +45,10 @@ def _require(seen: object, expected: object, what: str) -> None:
 def _random_plan(chance: Chance) -> RolloutPlan:
     shares = sorted(chance.choice((1, 5, 10, 12.5, 50, 99, 100)) for _ in range(chance.randint(1, 4)))
     return RolloutPlan(
-        steps=tuple(RolloutStep(share, chance.choice((0, 1, 10))) for share in shares),
+        steps=tuple(RolloutStep(share, chance.choice((0, 0, 1, 1, 10, 10, 1e8))) for share in shares),
         max_error_percent=chance.choice((None, 0, 1, 10, 100)),
-        min_requests=chance.choice((1, 2, 5, 20)),
-        shadow=RolloutShadow(chance.choice((1, 50, 100)), chance.choice((0, 1)), chance.choice((None, 0, 10, 100)))
+        min_requests=chance.choice((1, 1, 2, 2, 5, 5, 20, 20, 10**9)),
+        shadow=RolloutShadow(chance.choice((1, 50, 100)), chance.choice((0, 0, 1, 1, 1e8)), chance.choice((None, 0, 10, 100)))
         if chance.random() < 0.5
         else None,
     )

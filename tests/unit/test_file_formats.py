@@ -34,9 +34,32 @@ def test_rollouts_of_this_format_and_of_none_are_read(file: Path) -> None:
     with_plan = msgspec.structs.replace(line, format=2, plan=RolloutPlan(min_requests=7))
     file.write_bytes(msgspec.json.encode({"m": with_plan}))
     assert read_kept(file) == {"m": with_plan}
-    file.write_text('{"m": {"version": 1, "format": 2, "plan": {"sticky": "x"}}}')
-    with pytest.raises(Unavailable, match=r"cannot be read: sticky is 'x', expected .* - at `\$\[\.\.\.\]\.plan`"):
-        read_kept(file)
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        ('{"steps": [{"percent": 1, "seconds": 1e300}]}', "Expected `float` <= 100000000.0"),
+        (f'{{"min_requests": {2**64}}}', "Expected `int` <= 1000000000"),
+        ('{"sticky": "x"}', "sticky is 'x', expected"),
+    ],
+)
+def test_a_server_starts_with_a_plan_that_is_not_taken_any_more(
+    file: Path, caplog: pytest.LogCaptureFixture, plan: str, reason: str
+) -> None:
+    line = '{"version": 1, "new": 2, "state": "rolled back", "reason": "bad", "format": 2, "plan": %s}'
+    file.write_text(f'{{"a": {{"version": 3}}, "m": {line % plan}}}')
+    decided = Kept(1, 2, 0, RolloutState.ROLLED_BACK, "bad", 2, RolloutPlan())
+    assert read_kept(file) == {"a": Kept(3), "m": decided}, "it stays rolled back"
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said.startswith(f"model 'm': the plan in --rollout-file does not hold any more, the default one does: {reason}")
+
+
+def test_a_line_of_rollouts_that_is_wrong_is_refused(file: Path) -> None:
+    for line in ('{"version": "two", "plan": {}}', '{"version": 1, "plan": ' + "[" * 5000 + "]" * 5000 + "}"):
+        file.write_text(f'{{"m": {line}}}')
+        with pytest.raises(Unavailable, match=r"--rollout-file .* cannot be read"):
+            read_kept(file)
 
 
 def test_rollouts_of_a_newer_format_are_refused(file: Path) -> None:

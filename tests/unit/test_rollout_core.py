@@ -53,11 +53,39 @@ def test_a_plan_is_read_with_its_defaults() -> None:
         ('{"shadow": {"percent": 0}}', "> 0"),
         ('{"shadow": {"rtol": -1}}', ">= 0"),
         ('{"shadow": {"tolerance": 1}}', "unknown field `tolerance`"),
+        ('{"steps": [{"percent": 1, "seconds": 1e300}]}', "Expected `float` <= 100000000.0 - at `$.steps[0].seconds`"),
+        ('{"shadow": {"seconds": 1e9}}', "<= 100000000.0 - at `$.shadow.seconds`"),
+        ('{"shadow": {"rtol": 1e31}}', "<= 1e+30"),
+        ('{"shadow": {"atol": 1e31}}', "<= 1e+30"),
+        ('{"min_requests": 1000000001}', "Expected `int` <= 1000000000 - at `$.min_requests`"),
+        (f'{{"min_requests": {2**64}}}', "<= 1000000000"),
+        (f'{{"min_requests": {"9" * 400}}}', "<= 1000000000"),
+        ('{"max_p99_ms": 1e12}', "<= 100000000000.0"),
+        ('{"max_p99_ratio": 1e12}', "<= 100000000000.0"),
+        ('{"max_error_percent": 101}', "<= 100.0"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=re.escape(reason)):
         parsed(text)
+
+
+def test_the_largest_numbers_of_a_plan_can_be_counted_and_sent() -> None:
+    plan = RolloutPlan(
+        steps=(RolloutStep(100, 1e8),),
+        min_requests=10**9,
+        max_p99_ms=1e11,
+        max_p99_ratio=1e11,
+        shadow=RolloutShadow(seconds=1e8, rtol=1e30, atol=1e30),
+    )
+    text = msgspec.json.encode(plan)
+    assert parsed(text.decode()) == plan
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=RolloutPlan) == plan
+    core = RolloutCore(plan, 0)
+    assert core.tick(10**17) is None, "none was compared"
+    assert core.due_ns() == 10**17
+    assert core.answers_compared("differs", core.begun) is None, "one of a thousand million"
+    assert core.ended(Arm.NEW, core.begun, failed=True, latency_ns=1) is None
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,18 @@ KEYS: Final = ("correlation_id", "request_id")
 
 _OF_PARAMETER: Final = "parameter:"
 _Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+# Every number has a bound: a plan is counted in nanoseconds, sent between processes and written to a file.
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e8)]
+_Requests = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)]
+_Positive = Annotated[float, msgspec.Meta(gt=0, le=1e11)]
+_Tolerance = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 
 
 class RolloutStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`percent` of the requests go to the new version, for at least `seconds`."""
 
     percent: Annotated[float, msgspec.Meta(gt=0, le=100)]
-    seconds: Annotated[float, msgspec.Meta(ge=0)] = 60.0
+    seconds: _Seconds = 60.0
 
 
 class RolloutShadow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,10 +41,10 @@ class RolloutShadow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     any number of them."""
 
     percent: Annotated[float, msgspec.Meta(gt=0, le=100)] = 100.0
-    seconds: Annotated[float, msgspec.Meta(ge=0)] = 60.0
+    seconds: _Seconds = 60.0
     max_disagreement_percent: _Percent | None = 1.0
-    rtol: Annotated[float, msgspec.Meta(ge=0)] = 1e-3
-    atol: Annotated[float, msgspec.Meta(ge=0)] = 1e-5
+    rtol: _Tolerance = 1e-3
+    atol: _Tolerance = 1e-5
 
 
 _STEPS: Final = (RolloutStep(1), RolloutStep(10), RolloutStep(50))
@@ -58,9 +63,9 @@ class RolloutPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     steps: Annotated[tuple[RolloutStep, ...], msgspec.Meta(min_length=1, max_length=100)] = _STEPS
     max_error_percent: _Percent | None = 1.0
-    max_p99_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    max_p99_ratio: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    min_requests: Annotated[int, msgspec.Meta(ge=1)] = 100
+    max_p99_ms: _Positive | None = None
+    max_p99_ratio: _Positive | None = None
+    min_requests: _Requests = 100
     sticky: str = ""
     shadow: RolloutShadow | None = None
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from tpy.config.rollout import RolloutPlan
+from tpy.echo import echo
 from tpy.errors import TpyError, Unavailable
 from tpy.files import UnusableFile, read_file
 from tpy.limits import ROLLOUT_FILE_BYTES_MAX
 from tpy_data.engine.rollouts.core.rollout import RolloutState
+
+_log = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 FORMAT_WITH_PLAN: Final = 2
@@ -21,9 +25,8 @@ number is refused: without what it says, a version that was rolled back would ge
 _FORMAT_MAX: Final = max(FORMAT, FORMAT_WITH_PLAN)
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """A model's line in the file: the version that answers, the newer one with its step and state, 0 for none, and the plan that
-    a call has given."""
+class _Decided(msgspec.Struct, frozen=True):
+    """A line without a plan."""
 
     version: int
     new: int = 0
@@ -31,6 +34,12 @@ class Kept(msgspec.Struct, frozen=True):
     state: RolloutState = RolloutState.RUNNING
     reason: str = ""
     format: int = FORMAT
+
+
+class Kept(_Decided, frozen=True):
+    """A model's line in the file: the version that answers, the newer one with its step and state, 0 for none, and the plan that
+    a call has given."""
+
     plan: RolloutPlan | msgspec.UnsetType = msgspec.UNSET
 
     @property
@@ -46,7 +55,9 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 _FORMATS = msgspec.json.Decoder(dict[str, _Format])
-_DECODER = msgspec.json.Decoder(dict[str, Kept])
+_LINES = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_LINE = msgspec.json.Decoder(Kept)
+_DECIDED = msgspec.json.Decoder(_Decided)
 
 
 def read_kept(file: Path) -> dict[str, Kept]:
@@ -61,9 +72,23 @@ def read_kept(file: Path) -> dict[str, Kept]:
                 )
         return {
             model: msgspec.structs.replace(line, format=FORMAT if line.given_plan is None else FORMAT_WITH_PLAN)
-            for model, line in _DECODER.decode(content).items()
+            for model, line in ((model, _read_line(model, text)) for model, text in _LINES.decode(content).items())
         }
     except FileNotFoundError:
         return {}
-    except (OSError, TpyError, msgspec.MsgspecError) as error:
+    except (OSError, TpyError, RecursionError, msgspec.MsgspecError) as error:
         raise Unavailable(f"--rollout-file {file} cannot be read: {error}") from None
+
+
+def _read_line(model: str, text: msgspec.Raw) -> Kept:
+    """A line of the file. A plan that this tpy does not take must not keep the server from starting, nor give all requests to a
+    version that was rolled back: the defaults stand in for it. Raises MsgspecError if anything else is wrong."""
+    try:
+        return _LINE.decode(text)
+    except (RecursionError, msgspec.MsgspecError) as error:
+        decided = _DECIDED.decode(text)
+        about = {"model": model, "reason": echo(str(error))}
+        _log.error(
+            "model '%(model)s': the plan in --rollout-file does not hold any more, the default one does: %(reason)s", about
+        )
+        return Kept(**msgspec.structs.asdict(decided), plan=RolloutPlan())
