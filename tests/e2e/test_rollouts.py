@@ -239,6 +239,7 @@ def test_a_call_gives_the_plan(model: ModelFolder, tmp_path: Path) -> None:
             assert (code, text.partition(", " + expected)[0]) == (400, f"the plan for m is not a valid rollout plan: {reason}")
         text = "unexpected plan with action 'promote' for a rollout, expected it with start only"
         assert refusal(server, action="promote", plan=PLAN) == (400, text)
+        assert refusal(server, action="start", plan=None)[0] == 400, "as over gRPC"
         assert refusal(server, action="start", plan="x" * 9000) == (400, "the body has 9031 bytes, expected at most 8192")
         assert refusal(server, action="start")[0] == 404
 

@@ -150,6 +150,7 @@ BINARY = json.dumps(
         "outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": True}}],
     }
 )
+ROLLOUT = "/v2/repository/models/m/rollout"
 INFERRED = {"model_name": "m", "model_version": "1", "outputs": [{"name": "OUTPUT0", "datatype": "FP32", "shape": [1, 1]}]}
 
 # request, status, body (None: empty)
@@ -284,6 +285,22 @@ EXCHANGES: list[tuple[bytes, int, object]] = [
         post("/v2/models/m/generate", '{"INPUT0": [1, 2.5], "id": "a"}'),
         200,
         {"OUTPUT0": [1.0, 2.5], "id": "a", "model_name": "m", "model_version": "1"},
+    ),
+    (post(ROLLOUT, '{"action": "start", "plan": {"steps": [{"percent": 5}]}}'), 200, ...),
+    (
+        post(ROLLOUT, '{"action": "start", "plan": {"max_error_percent": NaN}}'),
+        400,
+        {"error": "'plan.max_error_percent' is NaN, expected a finite number or null"},
+    ),
+    (
+        post(ROLLOUT, '{"action": "start", "plan": {"steps": [{"percent": 5}, {"percent": -Infinity}]}}'),
+        400,
+        {"error": "'plan.steps[1].percent' is -Infinity, expected a finite number or null"},
+    ),
+    (
+        post(ROLLOUT, f'{{"action": "start", "plan": {"[" * 1000}{"]" * 1000}}}'),
+        400,
+        {"error": f"'plan{'[0]' * 9}' is nested more than 8 deep, expected a plan of a rollout"},
     ),
     (get(INFER), 405, NOT_ALLOWED),
     (infer(1, 2), 200, ...),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -27,6 +28,7 @@ from tpy.frontends.http.codec.document import (
     is_heavy,
     is_unsigned,
     load_document,
+    shown,
 )
 from tpy.frontends.http.codec.pieces import LongString
 from tpy.frontends.http.infer import parse_version
@@ -42,6 +44,8 @@ _NO_REPOSITORY_NAME: Final = "'repository_name' specification is not supported"
 _NON_OBJECT: Final = "attempt to get members for non-object"
 _FILE_PREFIX: Final = "file:"
 _NOT_GIVEN: Final = object()
+_PLAN_DEPTH_MAX: Final = 8
+"""Arrays and objects in each other in the plan of a rollout, which needs three."""
 _TRACE_LEVEL: Final = "trace_level"
 _TRACE_SETTINGS: Final = frozenset((_TRACE_LEVEL, "trace_rate", "trace_count", "log_frequency", "trace_file"))
 
@@ -171,10 +175,10 @@ class ControlApi:
         if len(request.body) > limits.ROLLOUT_PLAN_BYTES_MAX:
             raise InvalidArgument(f"the body has {len(request.body)} bytes, expected at most {limits.ROLLOUT_PLAN_BYTES_MAX}")
         document = await self._document(request.body)
-        action, plan = document.get("action"), document.get("plan")
+        action = document.get("action")
         if not isinstance(action, str):
             raise InvalidArgument('expected {"action": "start"}, {"action": "promote"} or {"action": "roll_back"}')
-        text = "" if plan is None else msgspec.json.encode(plan).decode()
+        text = _plan_text(document["plan"]) if "plan" in document else ""
         return json_reply(msgspec.json.encode(await self._services.diagnostics.rollout(model, action or "none", text)))
 
     # Settings
@@ -276,6 +280,26 @@ def _object_of(body: Body) -> Json:
     if type(document) is not dict:
         raise InvalidArgument(_NON_OBJECT)
     return document
+
+
+def _plan_text(plan: object) -> str:
+    """The plan of a rollout as JSON text, as the engine reads it. Raises InvalidArgument for one that has no such text."""
+    _refuse_unwritable(plan, "plan", 0)
+    return msgspec.json.encode(plan).decode()
+
+
+def _refuse_unwritable(value: object, place: str, depth: int) -> None:
+    """Raises InvalidArgument for NaN and Infinity, which would become null, so a gate less, and for what is nested too deeply."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidArgument(f"'{echo(place)}' is {shown(value)}, expected a finite number or null")
+    if depth > _PLAN_DEPTH_MAX:
+        raise InvalidArgument(f"'{echo(place)}' is nested more than {_PLAN_DEPTH_MAX} deep, expected a plan of a rollout")
+    if isinstance(value, dict):
+        for name, member in value.items():
+            _refuse_unwritable(member, f"{place}.{name}", depth + 1)
+    elif isinstance(value, list):
+        for index, member in enumerate(value):
+            _refuse_unwritable(member, f"{place}[{index}]", depth + 1)
 
 
 def _parameters(document: Json) -> Json:
