@@ -379,6 +379,8 @@ def test_steps_of_ensembles_and_calls_take_part(model: ModelFolder, callers: Pat
 
         model.config(CONFIG % json.dumps({**PLAN, "sticky": "parameter:user", "min_requests": 1000}))
         begin(server, model)
+        assert rollout(server)["state"] == "rolled back", "another configuration is no other version"
+        assert rollout(server, "start")["plan"]["sticky"] == "parameter:user"
         found = versions_of(server, "m", WORKS, users)
         assert set(found) == {1, 2}
         assert versions_of(server, "e", WORKS, users) == versions_of(server, "calls", WORKS, users) == found, "whichever way"

@@ -191,6 +191,43 @@ async def test_a_rollback_outlives_an_unload(autojump_clock: MockClock, tmp_path
             await trio.lowlevel.checkpoint()  # a thread writes it
 
 
+@pytest.mark.parametrize("state", ["rolled back", "running"])
+async def test_a_change_of_the_configuration_only_goes_on_with_what_was_decided(autojump_clock: MockClock, state: str) -> None:
+    async with rig() as r:
+        await served(r, MODEL, 1, 1)
+        for generation in (2, 3, 4):
+            await served(r, changed(MODEL, max_batch_size=4 + generation), generation, 1, 2)
+            if generation == 2 and state == "rolled back":
+                r.plane.rollouts.roll_back("m")
+            assert await versions_of(r, 4) == ([1, 1, 1, 1] if state == "rolled back" else [1, 2, 1, 2])
+            assert r.plane.rollouts.status("m").state == state
+        await r.store.wait_for(lambda _: bool(remark(r, 2, 4)))
+        assert remark(r, 2, 4) == ("rolled back: as asked" if state == "rolled back" else "rollout: it gets 50 % of the requests")
+        other = with_plan(changed(MODEL, max_batch_size=9), steps=[{"percent": 25, "seconds": 3600}])
+        await served(r, other, 5, 1, 2)
+        assert await versions_of(r, 4) == ([1, 1, 1, 1] if state == "rolled back" else [1, 1, 1, 2])
+        assert r.plane.rollouts.start("m").percent == 25
+        r.plane.rollouts.roll_back("m")
+        r.want(MODEL, {1: 6, 2: 6}, content="other")
+        for version in (1, 2):
+            await r.wait_state(version, 6, ModelState.READY)
+        assert await versions_of(r, 4) == [1, 2, 1, 2], "its files have changed"
+
+
+async def test_a_running_rollout_keeps_its_step_when_the_configuration_changes(autojump_clock: MockClock) -> None:
+    model = with_plan(MODEL, min_requests=2, steps=[{"percent": 50, "seconds": 10}, {"percent": 100, "seconds": 3600}])
+    async with rig() as r:
+        await served(r, model, 1, 1)
+        await served(r, model, 2, 1, 2)
+        await versions_of(r, 4)
+        await trio.sleep(20)
+        assert r.plane.rollouts.status("m").step == 2
+        await served(r, changed(model, max_batch_size=5), 3, 1, 2)
+        assert r.plane.rollouts.status("m").step == 2
+        await served(r, with_plan(model), 4, 1, 2)
+        assert r.plane.rollouts.status("m").step == 1, "another plan begins anew"
+
+
 async def test_a_version_that_is_gone_is_not_rolled_out(autojump_clock: MockClock) -> None:
     async with rig() as r:
         await begin(r)

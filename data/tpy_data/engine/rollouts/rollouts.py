@@ -188,6 +188,8 @@ class Rollouts:
         if newest.version <= known.old:
             return None
         if known.new is not newest or known.core is None:
+            if known.new is not None and known.core is not None and known.new.version == newest.version:
+                self._replaced(known, known.core, plan)
             self._begin(model, known, old, newest, plan)
         assert known.core is not None
         if known.core.state is RolloutState.ROLLED_BACK:
@@ -389,6 +391,12 @@ class Rollouts:
         known.deputy = newest
         self._change(model)
         return None
+
+    def _replaced(self, known: _Model, core: RolloutCore, plan: RolloutPlan) -> None:
+        """The new version was loaded in place of itself: what was decided holds on, if its files are the same. A rollout by
+        another plan begins again."""
+        if core.state is RolloutState.ROLLED_BACK or core.plan == plan:
+            known.suspend()
 
     def _begin(self, model: ModelId, known: _Model, old: Served, new: Served, plan: RolloutPlan) -> None:
         wanted = self._wanted(model).get(new.version)
