@@ -48,6 +48,9 @@ def test_a_plan_is_read_with_its_defaults() -> None:
         ('{"steps": [{"percent": 50}, {"percent": 10}]}', "the percents of the steps are 50, 10, expected them to rise"),
         ('{"gates": {}}', "unknown field `gates`"),
         ('{"sticky": "user"}', "sticky is 'user', expected correlation_id, request_id or parameter:NAME"),
+        ('{"sticky": "a\\nb\\u0000c"}', "sticky is 'a\\nb\\x00c', expected correlation_id"),
+        (f'{{"sticky": "{"x" * 8000}"}}', f"sticky is '{'x' * 100}... (7900 more characters)', expected correlation_id"),
+        ('{"a\\nb": 1}', "unknown field `a\\nb`"),
         ('{"max_p99_ms": 0}', "> 0"),
         ('{"min_requests": 0}', ">= 1"),
         ('{"shadow": {"percent": 0}}', "> 0"),
@@ -86,6 +89,12 @@ def test_the_largest_numbers_of_a_plan_can_be_counted_and_sent() -> None:
     assert core.due_ns() == 10**17
     assert core.answers_compared("differs", core.begun) is None, "one of a thousand million"
     assert core.ended(Arm.NEW, core.begun, failed=True, latency_ns=1) is None
+
+
+def test_a_refusal_repeats_no_long_name() -> None:
+    with pytest.raises(ValueError, match=r"^Object contains unknown field `x+\.\.\. \(\d+ more characters\)$") as refused:
+        parsed(f'{{"{"x" * 8000}": 1}}')
+    assert len(str(refused.value)) < 1100
 
 
 @pytest.mark.parametrize(

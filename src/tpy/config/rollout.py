@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from tpy.config.model_config import ModelConfig
+from tpy.echo import echo
 
 PARAMETER: Final = "rollout"
 """The model parameter that has the plan, a JSON object as RolloutPlan; without it a new version gets all requests at once."""
@@ -19,6 +20,7 @@ KEYS: Final = ("correlation_id", "request_id")
 """The values of `sticky`, beside `parameter:NAME`."""
 
 _OF_PARAMETER: Final = "parameter:"
+_SHOWN_CHARACTERS_MAX: Final = 100
 _Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 # Every number has a bound: a plan is counted in nanoseconds, sent between processes and written to a file.
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e8)]
@@ -71,7 +73,9 @@ class RolloutPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.sticky and self.sticky not in KEYS and not self.sticky_parameter:
-            raise ValueError(f"sticky is '{self.sticky}', expected {', '.join(KEYS)} or {_OF_PARAMETER}NAME")
+            raise ValueError(
+                f"sticky is '{echo(self.sticky, _SHOWN_CHARACTERS_MAX)}', expected {', '.join(KEYS)} or {_OF_PARAMETER}NAME"
+            )
         shares = [step.percent for step in self.steps]
         if shares != sorted(shares):
             raise ValueError(f"the percents of the steps are {', '.join(f'{each:g}' for each in shares)}, expected them to rise")
@@ -103,8 +107,9 @@ def check_fits(plan: RolloutPlan, config: ModelConfig) -> None:
 
 @functools.lru_cache(maxsize=256)
 def read_plan(text: str) -> RolloutPlan:
-    """The plan that a JSON text says. Raises ValueError for an impossible one, with the reason."""
+    """The plan that a JSON text says. Raises ValueError for an impossible one, with the reason, which is a line."""
     try:
         return _DECODER.decode(text)
     except msgspec.MsgspecError as error:
-        raise ValueError(str(error)) from None
+        # msgspec repeats unknown names as they are.
+        raise ValueError("".join(c if c.isprintable() else ascii(c)[1:-1] for c in echo(str(error)))) from None
