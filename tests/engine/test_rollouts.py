@@ -17,6 +17,7 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter, TransactionPolicy
 from tpy.errors import AmbiguousName, Internal, InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.ids import Generation, ModelId, Version
+from tpy.limits import ROLLOUT_FILE_BYTES_MAX
 from tpy.messages import ModelState
 from tpy.state import ObservedKey
 
@@ -411,6 +412,22 @@ async def test_a_plan_that_the_model_no_longer_fits_is_given_up(
         assert "the plan that a call has given does not hold any more: shadow compares" in caplog.text
 
 
+async def test_no_file_is_written_that_could_not_be_read_again(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "rollouts.json"
+    lines = {"other": {"version": 1, "reason": "x" * (ROLLOUT_FILE_BYTES_MAX - 60)}}
+    file.write_text(json.dumps(lines))
+    before = file.read_bytes()
+    async with rig(rollout_file=file) as r:
+        await begin(r)
+        while "cannot be written" not in caplog.text:
+            await trio.lowlevel.checkpoint()
+    assert f"--rollout-file {file} cannot be written: it would have 16777" in caplog.text
+    assert "bytes, expected at most 16777216" in caplog.text
+    assert file.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
@@ -420,7 +437,8 @@ async def test_a_plan_that_the_model_no_longer_fits_is_given_up(
         ('{"steps": [{"percent": 0}]}', "Expected `float` > 0.0 - at `$.steps[0].percent`"),
         ('{"steps": [{"percent": 9}, {"percent": 5}]}', "the percents of the steps are 9, 5, expected them to rise"),
         ('{"sticky": "user"}', "sticky is 'user', expected correlation_id, request_id or parameter:NAME"),
-        ('{"sticky": "parameter:' + 9000 * "x" + '"}', "it has 9024 characters, at most 8192 are allowed"),
+        ('{"sticky": "parameter:' + 9000 * "x" + '"}', "it has 9024 bytes, at most 8192 are allowed"),
+        ('{"sticky": "parameter:' + 4085 * "é" + '"}', "it has 8194 bytes, at most 8192 are allowed"),
     ],
 )
 async def test_an_impossible_plan_of_a_call_changes_nothing(autojump_clock: MockClock, plan: str, reason: str) -> None:

@@ -18,9 +18,9 @@ from tpy.config import ModelConfig
 from tpy.config.rollout import EXAMPLE, PARAMETER, RolloutPlan, check_fits, read_plan, rollout_plan
 from tpy.echo import echo
 from tpy.errors import AmbiguousName, InvalidArgument, NotFound
-from tpy.files import replace_file
+from tpy.files import UnusableFile, replace_file
 from tpy.ids import ModelId, Version
-from tpy.limits import ROLLOUT_LOOK_S, ROLLOUT_PLAN_BYTES_MAX
+from tpy.limits import ROLLOUT_FILE_BYTES_MAX, ROLLOUT_LOOK_S, ROLLOUT_PLAN_BYTES_MAX
 from tpy.messages import (
     ModelState,
     RolloutArm,
@@ -474,6 +474,8 @@ class Rollouts:
         lines = {**self._kept, **{str(model): known.line() for model, known in self._models.items()}}
         content = msgspec.json.format(msgspec.json.encode(lines), indent=2)
         try:
+            if len(content) > ROLLOUT_FILE_BYTES_MAX:  # a server could not start with it
+                raise UnusableFile(f"it would have {len(content)} bytes, expected at most {ROLLOUT_FILE_BYTES_MAX}")
             await trio.to_thread.run_sync(replace_file, file, content)
         except OSError as error:
             _log.error("--rollout-file %(file)s cannot be written: %(reason)s", {"file": str(file), "reason": str(error)})
@@ -484,8 +486,8 @@ def _given_plan(model_name: str, text: str, config: ModelConfig) -> RolloutPlan 
     if not text:
         return None
     try:
-        if len(text) > ROLLOUT_PLAN_BYTES_MAX:
-            raise ValueError(f"it has {len(text)} characters, at most {ROLLOUT_PLAN_BYTES_MAX} are allowed")
+        if (size := len(text.encode())) > ROLLOUT_PLAN_BYTES_MAX:
+            raise ValueError(f"it has {size} bytes, at most {ROLLOUT_PLAN_BYTES_MAX} are allowed")
         plan = read_plan(text)
         check_fits(plan, config)
     except ValueError as error:

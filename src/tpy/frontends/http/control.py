@@ -172,8 +172,8 @@ class ControlApi:
 
     async def change_rollout(self, request: HttpRequest, *, model: str, repository: str = "") -> HttpReply:
         _refuse_repository(repository)
-        if len(request.body) > limits.ROLLOUT_PLAN_BYTES_MAX:
-            raise InvalidArgument(f"the body has {len(request.body)} bytes, expected at most {limits.ROLLOUT_PLAN_BYTES_MAX}")
+        if len(request.body) > limits.ROLLOUT_BODY_BYTES_MAX:
+            raise InvalidArgument(f"the body has {len(request.body)} bytes, expected at most {limits.ROLLOUT_BODY_BYTES_MAX}")
         document = await self._document(request.body)
         action = document.get("action")
         if not isinstance(action, str):
