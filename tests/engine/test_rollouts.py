@@ -453,6 +453,30 @@ async def test_an_impossible_plan_of_a_call_changes_nothing(autojump_clock: Mock
         assert r.plane.rollouts.status("m") == before
 
 
+def running() -> int:
+    """The number of tasks of this run that look after rollouts."""
+    count, left = 0, [trio.lowlevel.current_root_task()]
+    while left:
+        if (task := left.pop()) is not None:
+            count += task.name.endswith(".Rollouts.run")
+            left += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return count
+
+
+async def test_a_call_that_is_refused_leaves_nothing_behind(autojump_clock: MockClock) -> None:
+    async with rig() as r:
+        await served(r, WITHOUT_PLAN, 1, 1, 2)
+        for name, plan, error in (("n", GIVEN, NotFound), ("m", "", NotFound), ("m", "[]", InvalidArgument)):
+            with pytest.raises(error):
+                r.plane.rollouts.start(name, plan)
+        assert running() == 0
+        await served(r, MODEL, 2, 1)
+        assert running() == 1, "the parameter still begins them"
+        await served(r, MODEL, 3, 1, 2)
+        assert r.plane.rollouts.start("m", GIVEN).plan_from == "call"
+        assert running() == 1
+
+
 async def test_versions_that_are_to_be_rolled_out_must_be_loaded(autojump_clock: MockClock) -> None:
     async def refused(r: Rig) -> str:
         with pytest.raises(TpyError) as error:

@@ -12,7 +12,7 @@ import trio
 from tpy.clock import Clock
 from tpy.config.rollout import PARAMETER
 from tpy.echo import echo
-from tpy.errors import NotFound
+from tpy.errors import NotFound, TpyError
 from tpy.ids import ModelId
 from tpy.messages import RolloutStatus
 from tpy.state import Snapshot
@@ -58,9 +58,18 @@ class RolloutsWhenNeeded:
 
     def start(self, model_name: str, plan_text: str = "") -> RolloutStatus:
         """As `Rollouts.start`."""
+        if self._begun is not None:
+            return self._begun.start(model_name, plan_text)
         from tpy_data.engine.rollouts.rollouts import Rollouts  # few servers need it
 
-        return (self._begun or self._begin(Rollouts)).start(model_name, plan_text)
+        rollouts = self._make(Rollouts)
+        try:
+            status = rollouts.start(model_name, plan_text)
+        except TpyError:
+            self._table.turn = self._turn  # a call that is refused, of a wrong name for example, leaves nothing behind
+            raise
+        self._begin_with(rollouts)
+        return status
 
     def promote(self, model_name: str) -> RolloutStatus:
         """As `Rollouts.promote`."""
@@ -86,12 +95,21 @@ class RolloutsWhenNeeded:
 
         return self._begin(Rollouts).turn(model, served)
 
-    def _tell(self, facts: Mapping[str, object]) -> None:
-        self.on_decision(facts)
-
     def _begin(self, make: Callable[..., Rollouts]) -> Rollouts:
-        self._begun = rollouts = make(self._table, self._snapshot, self._clock)
+        rollouts = self._make(make)
+        self._begin_with(rollouts)
+        return rollouts
+
+    def _make(self, make: Callable[..., Rollouts]) -> Rollouts:
+        """Rollouts that have the `turn` of the table, and do not run yet."""
+        rollouts = make(self._table, self._snapshot, self._clock)
         rollouts.on_decision = self._tell
+        return rollouts
+
+    def _begin_with(self, rollouts: Rollouts) -> None:
+        self._begun = rollouts
         if self._nursery is not None:
             self._nursery.start_soon(rollouts.run)
-        return rollouts
+
+    def _tell(self, facts: Mapping[str, object]) -> None:
+        self.on_decision(facts)
