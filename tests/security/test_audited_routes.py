@@ -22,7 +22,7 @@ from tpy._proto import POOL, messages
 from tpy.auditing import AuditLog, audit_log, audited_services
 from tpy.auditing.log import present_action
 from tpy.clock import SystemClock
-from tpy.errors import TpyError
+from tpy.errors import InvalidArgument, TpyError
 from tpy.frontends.access import AuthOptions
 from tpy.frontends.grpc import GrpcServiceOptions
 from tpy.frontends.grpc.transport import UnaryHandler
@@ -285,5 +285,8 @@ async def test_every_change_of_a_service_has_a_line(audited: Audited) -> None:
     assert [line["action"] for line in audited.lines()] == ["unregister repository"]
     await services.diagnostics.trace_settings("")
     services.diagnostics.log_settings()
-    assert audited.lines() == []
+    with pytest.raises(InvalidArgument, match="unexpected plan"):
+        await services.diagnostics.rollout("m", "", "{}")
+    assert (await services.diagnostics.rollout("m")).model == "m"
+    assert audited.lines() == [], "nothing was to be changed"
     assert present_action() is None

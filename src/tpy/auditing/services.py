@@ -110,7 +110,7 @@ def _diagnostics(services: Services, log: AuditLog) -> Any:
 
     async def rollout(model_name: str, action: str = "", plan: str = "") -> RolloutStatus:
         if not action:
-            return await inner.rollout(model_name)
+            return await inner.rollout(model_name, plan=plan)  # refused: that is said by whoever knows the actions
         given = {"plan": echo(plan)} if plan else {}
         async with _change(log, PROGRAM, "rollout", model_name, target=echo(model_name), step=echo(action), **given):
             return await inner.rollout(model_name, action, plan)

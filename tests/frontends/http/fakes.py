@@ -261,6 +261,8 @@ class FakeDiagnostics:
     async def rollout(self, model_name: str, action: str = "", plan: str = "") -> RolloutStatus:
         if model_name != "m":
             raise NotFound(f"no version of model '{model_name}' is rolled out")
+        if plan and action != "start":
+            raise InvalidArgument(f"unexpected plan with action '{action}' for a rollout, expected it with start only")
         old, new = (RolloutArm(version=version, ended=9, failed=version - 1, p99_ns=7) for version in (1, 2))
         state, percent = ("rolled back", 0.0) if action == "roll_back" else ("running", 12.5)
         return RolloutStatus(
