@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -63,10 +63,24 @@ def rollout(
 def _plan(file: str) -> object:
     """The content of a file; the server says what is wrong with the plan in it. Raises ClientError."""
     try:
-        with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as content:
-            return orjson.loads(content.read(ROLLOUT_PLAN_BYTES_MAX + 1))
+        text = _text(file)
+        if len(text) > ROLLOUT_PLAN_BYTES_MAX:
+            size = 0 if file == "-" else os.path.getsize(file)  # 0 for a pipe, too
+            shown = size if size > ROLLOUT_PLAN_BYTES_MAX else f"more than {ROLLOUT_PLAN_BYTES_MAX}"
+            raise ValueError(f"it has {shown} bytes, expected at most {ROLLOUT_PLAN_BYTES_MAX}")
+        return orjson.loads(text)
     except (OSError, ValueError) as error:
         raise ClientError(f"--plan {file} cannot be read: {error}") from None
+
+
+def _text(file: str) -> bytes:
+    """The content, of a longer one than a plan may be a byte more. Raises OSError, and ValueError for a closed input."""
+    if file != "-":
+        with open(file, "rb") as content:
+            return content.read(ROLLOUT_PLAN_BYTES_MAX + 1)
+    if sys.stdin is None:  # as Python has it where the descriptor was closed
+        raise ValueError("standard input is closed")
+    return sys.stdin.buffer.read(ROLLOUT_PLAN_BYTES_MAX + 1)
 
 
 def _watch(client: Client, path: str, status: RolloutStatus, *, as_json: bool) -> RolloutStatus:
