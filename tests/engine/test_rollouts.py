@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tpy.backend import BackendCapabilities, ExecutionBatch, ExecutionResult, InstancePlacement, ModelContext
 from tpy.config import ModelConfig
@@ -471,9 +471,8 @@ async def test_a_call_that_is_refused_leaves_nothing_behind(autojump_clock: Mock
                 r.plane.rollouts.start(name, plan)
         assert running() == 0
         await served(r, MODEL, 2, 1)
-        with trio.fail_after(60):  # the parameter still begins them
-            while not running():
-                await trio.sleep(0.01)
+        await wait_all_tasks_blocked()
+        assert running() == 1, "the parameter still begins them"
         await served(r, MODEL, 3, 1, 2)
         assert r.plane.rollouts.start("m", GIVEN).plan_from == "call"
         assert running() == 1
