@@ -14,9 +14,8 @@ them. Sans-IO: told of requests, loads, unloads and the time, it decides. The ru
 * Models that wait for a place where no room can be made hold up all models behind them that need this place. In other places
   they keep their room: a model behind them is loaded only where all of them would fit.
 * Onto a GPU one model loads at a time: what the GPU has grown by meanwhile is its size. A model that waits for this goes before
-  those behind it on each of its GPUs. Neither does
-  a model leave a GPU for others while one loads onto it, nor one load while another leaves, as long as that takes no longer than
-  `turn_ns_max`: the one that is loaded would seem too small. Only a budget that is exceeded does not wait.
+  those behind it on each of its GPUs. While one loads onto a GPU no other one leaves it for room, and while one leaves it none
+  loads, for `turn_ns_max` at most: the one that is loaded would seem too small. Only a budget that is exceeded does not wait.
 * A model that has turned out larger than expected has idle ones unloaded until the budget is kept.
 * A model that could not be loaded if it were the only one is refused at once.
 """
