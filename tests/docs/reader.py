@@ -16,6 +16,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+from tritonclient.http import InferenceServerClient
 
 from tests.cloud_servers import KEYS, S3Server
 from tests.e2e.fork_server import page_fork_server
@@ -179,6 +180,8 @@ class Reader:
             self._server = server.__enter__()
         except (RuntimeError, TimeoutError) as problem:
             raise AssertionError(f"$ {text}\n{problem}") from None
+        if words[1] == "dev":  # its ports open before the models have loaded
+            wait_until(lambda: not _is_loading(server))
         if shown:
             _compare(text, f"...\n{shown}\n...", self._unchanged(self._server.log))
         return True
@@ -240,6 +243,11 @@ class Reader:
 
     def _log(self) -> str:
         return "" if self._server is None else re.sub(r"(?m)^[|+].*\n", "", self._server.log)
+
+
+def _is_loading(server: ServerProcess) -> bool:
+    with InferenceServerClient(server.http) as client:
+        return any(model.get("state") == "LOADING" for model in client.get_model_repository_index())
 
 
 def _program(command: list[str]) -> tuple[list[str], list[str]] | None:
