@@ -150,7 +150,12 @@ def _fork(commands: int, reports: int) -> int:
         stream.flush()  # else the worker has what waits there, too
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, of numpy's threads, which end in a fork
-        pid = os.fork()
+        # Python drops an interruption while it runs what others registered for forks: it has to wait for the end of the fork.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            pid = os.fork()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if pid:
         return pid
     status = 1

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -78,10 +79,11 @@ def _count(folder: str) -> int:
 
 
 def _child_processes() -> int:
-    try:
-        return sum(len((task / "children").read_text().split()) for task in (_PROC / "task").iterdir())
-    except OSError:
-        return 0
+    """Of all threads of this process. Children of a thread that ends meanwhile are with another one then: it looks again."""
+    for _ in range(_LOOKS_MAX):
+        with suppress(OSError):
+            return sum(len((task / "children").read_text().split()) for task in (_PROC / "task").iterdir())
+    return 0
 
 
 def _shared_memory() -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.backends.python.calls import FakeServer, surround
 from tests.backends.python.conftest import Serve, Served, request
+from tests.e2e.waiting import wait_until
 from tpy.backend import InstanceFailure
 from tpy.devices import DeviceArray, Devices
 from tpy.errors import InvalidArgument, TpyError
@@ -88,11 +89,14 @@ class Gpu:
         residency = Residency(inputs=True, outputs=None if keeps else frozenset())
         return request(inputs={"IN": Tensor("IN", DataType.FP32, array)}, residency=residency)
 
-    @property
-    def open(self) -> int:
-        """Allocations of the server's."""
-        gc.collect()
-        return self.device.counts["open"]
+    def wait_open(self, count: int) -> None:
+        """Wait until the server has so many allocations. What a worker has returned is freed beside the answer."""
+
+        def has() -> bool:
+            gc.collect()
+            return self.device.counts["open"] == count
+
+        wait_until(has)
 
 
 def test_an_input_stays_where_it_is(make: Serve) -> None:
@@ -110,7 +114,7 @@ def test_an_input_stays_where_it_is(make: Serve) -> None:
     assert gpu.served.output(gpu.request(1, 2, 3)).tolist() == [6, 3]
     assert gpu.device.counts["out"] == gpu.device.counts["within"] == 0
     assert gpu.served.output(gpu.request(5)).tolist() == [5, 1]
-    assert gpu.open == 0, "the second answer has returned the second input, too"
+    gpu.wait_open(0)  # the second answer has returned the second input, too
 
 
 @pytest.mark.parametrize("parameters", [{}, {"FORCE_CPU_ONLY_INPUT_TENSORS": "yes"}])
@@ -169,7 +173,7 @@ def test_an_output_comes_back_by_handle(make: Serve, body: str, factor: int, *, 
         assert found.to_host().tolist() == array.tolist()
     del found
     gpu.served.close()
-    assert gpu.open == 0
+    gpu.wait_open(0)
 
 
 def test_what_a_model_keeps_stays_and_is_freed_when_it_lets_go_or_dies(make: Serve) -> None:
@@ -187,17 +191,17 @@ def test_what_a_model_keeps_stays_and_is_freed_when_it_lets_go_or_dies(make: Ser
     )
     assert gpu.served.output(gpu.request(1, 7)).tolist() == [1, 7]
     assert gpu.served.output(gpu.request(0)).tolist() == [0]
-    assert gpu.open == 1
+    gpu.wait_open(1)
     assert gpu.served.output(gpu.request(2)).tolist() == [1, 7]
     assert gpu.served.output(gpu.request(0)).tolist() == [0]
-    assert gpu.open == 0
+    gpu.wait_open(0)
     gpu.served.output(gpu.request(1))
-    assert gpu.open == 1
+    gpu.wait_open(1)
     os.kill(gpu.served.python.pid, signal.SIGKILL)
     with pytest.raises(InstanceFailure):
         gpu.served.run(gpu.request(0))
     gpu.served.close()
-    assert gpu.open == 0
+    gpu.wait_open(0)
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -252,7 +256,7 @@ def test_calls_of_models_pass_tensors_on_the_device(make: Serve, *, prefers: boo
     assert seen == [(DeviceArray, Residency(inputs=True, outputs=None if prefers else frozenset()))]
     server.calls.clear()
     gpu.served.close()
-    assert gpu.open == 0
+    gpu.wait_open(0)
 
 
 class _Ends:
