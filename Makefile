@@ -267,9 +267,9 @@ test: $(SETUP)
 	$(BIN)/python -m tests.changed --package $(PACKAGE)
 else
 # First the tests that need a quiet machine, one after another; then the others on all cores, a file at a time, in the order of
-# tests/conftest.py, and two files more than there are cores, for tests also wait. What fails is run once more, alone.
+# tests/conftest.py, and three files more than there are cores, for tests also wait. What fails is run once more, alone.
 test: $(TEST_SETUP) ## run the tests, on all cores; those of large frameworks, packages, the page and attacks have their own targets
-	$(BIN)/python -m tests.steadily --workers $$(($$(nproc) + 2)) $(APART:%=--ignore=%)
+	$(BIN)/python -m tests.steadily --workers $$(($$(nproc) + 3)) $(APART:%=--ignore=%)
 endif
 
 test-packages: $(TEST_SETUP) $(VENV)/.tpy-release-setup ## the tests of the wheel and of the image
@@ -282,7 +282,7 @@ test-guards: $(SETUP) ## take each guard against an attack or a published weakne
 	$(BIN)/python -m tests.attack.mutations
 
 test-python-codec: $(TEST_SETUP) ## the tests of what the native codec reads and writes, in Python
-	TPY_NATIVE_CODEC=0 $(BIN)/python -m tests.steadily -m 'not alone' --workers $$(($$(nproc) + 2)) tests/hot tests/frontends/codec tests/frontends/http tests/backends/python tests/conformance tests/e2e/test_both_protocols.py
+	TPY_NATIVE_CODEC=0 $(BIN)/python -m tests.steadily -m 'not alone' --workers $$(($$(nproc) + 3)) tests/hot tests/frontends/codec tests/frontends/http tests/backends/python tests/conformance tests/e2e/test_both_protocols.py
 
 SOAK ?= 10
 
