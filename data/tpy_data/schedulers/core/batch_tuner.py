@@ -22,12 +22,12 @@ from tpy.limits.tuning import (
     COMPANY_MEMORY,
     FIT_BATCHES,
     GAIN_PERMILLE_MIN,
+    LESSONS_NS_MIN,
     SHARED_GAIN_PERMILLE_MIN,
     WAIT_NS_MAX,
     WINDOWS_LATELY,
     WINDOWS_MEMORY,
     WINDOWS_MIN,
-    WINDOWS_SAMPLED,
 )
 from tpy.messages import TunedSize, TunedWait, TuningActivity
 from tpy.units import NS_PER_S
@@ -56,40 +56,44 @@ class TunerTerms(msgspec.Struct, frozen=True, kw_only=True):
     * `gain_permille_min`: the share of the requests' time that a wait or a split must save; `shared_gain_permille_min`: a wait
       of one of several instances.
     * `fit_batches`: from one look at the curve to the next.
+    * `lessons_ns_min`: from one batch that is learned of to the next, where the load is as it was.
     """
 
     windows_min: int = WINDOWS_MIN
     gain_permille_min: int = GAIN_PERMILLE_MIN
     shared_gain_permille_min: int = SHARED_GAIN_PERMILLE_MIN
     fit_batches: int = FIT_BATCHES
+    lessons_ns_min: int = LESSONS_NS_MIN
 
 
 class ArrivalRate:
-    """Rows that arrive in a time: of the last ARRIVALS_NS about, older ones count half."""
+    """Rows that arrive in a time: of the last ARRIVALS_NS about, older ones count half. What arrives is added to `rows`; at
+    `half_ns` they are to be halved."""
 
-    __slots__ = ("_rows", "_since_ns")
+    __slots__ = ("_since_ns", "half_ns", "rows")
 
     def __init__(self) -> None:
-        self._rows = 0
+        self.rows = 0
         self._since_ns = 0
+        self.half_ns = -1
 
-    def add(self, rows: int, now_ns: int) -> None:
-        """Rows arrive."""
-        if self._rows == 0:
-            self._since_ns = now_ns
-        self._rows += rows
+    def halve(self, now_ns: int) -> None:
+        """What came until now counts half."""
         span_ns = now_ns - self._since_ns
-        if span_ns > ARRIVALS_NS:
-            self._rows = max(1, self._rows // 2)
+        if self.half_ns < 0:
+            self._since_ns = now_ns
+        else:
+            self.rows = max(1, self.rows // 2)
             self._since_ns = now_ns - min(span_ns // 2, ARRIVALS_NS)
+        self.half_ns = self._since_ns + ARRIVALS_NS
 
     def per_s(self, now_ns: int) -> int:
         """Rows in a second."""
-        return self._rows * NS_PER_S // max(now_ns - self._since_ns, 1) if self._rows > 1 else 0
+        return self.rows * NS_PER_S // max(now_ns - self._since_ns, 1) if self.rows > 1 else 0
 
     def in_ns(self, time_ns: int, now_ns: int) -> int:
         """Rows in a time."""
-        return self._rows * time_ns // max(now_ns - self._since_ns, 1) if self._rows > 1 else 0
+        return self.rows * time_ns // max(now_ns - self._since_ns, 1) if self.rows > 1 else 0
 
 
 class _Wait:
@@ -140,21 +144,17 @@ class _Waits:
     """The waits for a number of rows, after `count` replays; `chosen` is the one that pays. The last `quiet` of these replays had
     no company, and are not counted in `waits` yet."""
 
-    __slots__ = ("chosen", "count", "passed_over", "quiet", "waits")
+    __slots__ = ("chosen", "count", "quiet", "waits")
 
     def __init__(self) -> None:
-        self.passed_over = 0
         self.quiet = 0
         self.count = 0
         self.waits = tuple(_Wait() for _ in _PARTS)
         self.chosen: int | None = None
 
-    def is_passed_over(self) -> bool:
-        """True for most of the executions when none of the waits has paid for long: to replay them all is not worth its time."""
-        if self.chosen is not None or self.count < WINDOWS_MEMORY:
-            return False
-        self.passed_over = (self.passed_over + 1) % WINDOWS_SAMPLED
-        return self.passed_over > 0
+    def have_not_paid(self) -> bool:
+        """True when none of them has paid for long."""
+        return self.chosen is None and self.count >= WINDOWS_MEMORY
 
     def choose(self, windows_min: int, gain_permille_min: int) -> None:
         """Choose the shortest of the waits that save most, if they save enough: one that saves nearly as much splits a convoy."""
@@ -208,6 +208,7 @@ class BatchTuner:
 
     __slots__ = (
         "_batches",
+        "_learned_ns",
         "_over",
         "_parts",
         "_rate",
@@ -239,6 +240,7 @@ class BatchTuner:
         self._parts: list[int] = []  # by cell, the cell to send of it
         self._trial = 0
         self._batches = 0
+        self._learned_ns = -self._terms.lessons_ns_min
         self._over: _Over | None = None
         self._look(0)
 
@@ -246,7 +248,10 @@ class BatchTuner:
 
     def arrived(self, rows: int, now_ns: int) -> None:
         """A request has come."""
-        self._rate.add(rows, now_ns)
+        rate = self._rate
+        rate.rows += rows
+        if now_ns > rate.half_ns:
+            rate.halve(now_ns)
         window = self._window
         if window is not None:
             window.arrivals.add(rows, now_ns - window.since_ns)
@@ -261,8 +266,10 @@ class BatchTuner:
 
     def ended(self, rows: int, took_ns: int, now_ns: int) -> None:
         """A batch is over, which took so long; 0: nobody says. `learn` looks at it."""
-        self.learn()
-        if took_ns > 0:
+        if self._over is not None:
+            self.learn()
+        if took_ns > 0 and (self._window is not None or not self._knows_enough(now_ns) or not self.curve.is_known(rows)):
+            self._learned_ns = now_ns - took_ns
             self._over = _Over(rows, took_ns, now_ns, self._window)
         self._window = None
 
@@ -278,6 +285,10 @@ class BatchTuner:
             self._look(over.now_ns)
         if over.window is not None and (over.window.is_sent or self.instances > 1):
             self._replay(over.window, over.now_ns)
+
+    def _knows_enough(self, now_ns: int) -> bool:
+        """True soon after the beginning of a batch that was learned of: another one that is like many before says little."""
+        return now_ns < self._learned_ns + self._terms.lessons_ns_min
 
     def forget_waits(self) -> None:
         """The instances are not those of before. What batches cost is still true."""
@@ -297,7 +308,7 @@ class BatchTuner:
         window = self._window
         if window is None or window.is_sent or oldest_ns > window.since_ns:
             found = self._waits.get(_key(rows, fresh=oldest_ns == now_ns))
-            if found is not None and found.is_passed_over():
+            if found is not None and self._knows_enough(now_ns) and found.have_not_paid():
                 self._window = None
                 return False
             window = self._window = self._opened(rows, oldest_ns, now_ns, found)

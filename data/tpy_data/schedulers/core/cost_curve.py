@@ -83,6 +83,11 @@ class CostCurve:
         """The cells that were seen often enough to rest a decision on, the smallest first."""
         return sorted(number for number, cell in self._cells.items() if cell.is_known)
 
+    def is_known(self, rows: int) -> bool:
+        """True if batches of this size were seen so often."""
+        cell = self._cells.get(self.cell_of(rows))
+        return cell is not None and cell.is_known
+
     def cell_ns(self, cell: int) -> int:
         """The time of a batch of a cell; 0: nothing is known at all."""
         return self._times_ns[cell] if self._times_ns else 0

@@ -73,7 +73,7 @@ class _Tuned(DynamicCore):
         if tuner.target_ns:
             self._expire(now_ns)  # of what is refused now nobody gets a late answer
         for tickets, took_ns in zip(self._pool.batches(instance), times_ns, strict=False):
-            tuner.ended(sum([ticket.batch_size for ticket in tickets]), took_ns, now_ns)
+            tuner.ended(_rows(tickets), took_ns, now_ns)
             if tuner.target_ns:
                 in_time_ns = now_ns - tuner.target_ns
                 answered = [each for each in tickets if each.phase is Phase.EXECUTING and each not in self._given_back]
@@ -92,13 +92,21 @@ class _Tuned(DynamicCore):
 
     def _dispatch(self, now_ns: int) -> None:
         tuner, pool, overlap = self.tuner, self._pool, self._overlap
+        if pool.next_free(self._revoking) is None:  # most requests arrive then, and nothing is to be decided
+            if self._forming.looked:
+                self._forming.reset()
+            return
         tuner.may_wait = pool.all_stay and (overlap is None or not overlap.is_halving)
         tuner.instances, tuner.others_idle = pool.members, len(pool.idle) > 1
         before = len(self._actions)
         super()._dispatch(now_ns)
         for action in self._actions[before:]:
             if isinstance(action, Dispatch):
-                tuner.began(sum([ticket.batch_size for ticket in action.batches[0]]))
+                tuner.began(_rows(action.batches[0]))
+
+
+def _rows(tickets: Sequence[Ticket]) -> int:
+    return tickets[0].batch_size if len(tickets) == 1 else sum([ticket.batch_size for ticket in tickets])
 
 
 class TunedDynamicCore(_Tuned):
