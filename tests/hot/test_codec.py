@@ -198,7 +198,8 @@ def test_long_texts_are_left_to_python_which_writes_them_in_pieces() -> None:
     many = (Tensor("A", DataType.BYTES, np.array([b"x" * 60_000] * 20, object)),)
     assert codec.write_infer("", "m", 1, long, 16_384) is None
     assert codec.write_infer("", "m", 1, many, 16_384) is None
-    assert codec.write_infer("", "m", 1, (Tensor("A", DataType.FP32, np.zeros(20_000, np.float32)),), 16_384) is None
+    assert codec.write_infer("", "m", 1, (Tensor("A", DataType.FP32, np.zeros(257, np.float32)),), 16_384) is None
+    assert codec.write_infer("", "m", 1, (Tensor("A", DataType.BYTES, np.full(257, b"", object)),), 16_384)
 
 
 @native

@@ -28,6 +28,7 @@ cdef extern from "<charconv>" namespace "std" nogil:
     cdef cppclass to_chars_result:
         char* ptr
     cdef enum class chars_format:
+        fixed
         scientific
     from_chars_result from_chars(const char* first, const char* last, double& value)
     to_chars_result to_chars(char* first, char* last, double value, chars_format form)
@@ -75,6 +76,7 @@ cdef enum:
     INTEGER_CHARACTERS_MAX = 24
     TEXT_BYTES_MAX = 65_536  # one string that is written, and elements that are read one by one
     BATCH_TEXT_BYTES_MAX = 65_536  # ids, names and descriptors of a batch, which the loop writes
+    NUMBERS_MAX = 256  # of one array that are written: more of them orjson writes faster, 10,000 floats in a third of the time
     WRITTEN_BYTES_MAX = 1_048_576  # a whole text: nothing here holds the interpreter for more than a millisecond or two
 
 cdef double SURELY_FP32 = 3.4e38
@@ -896,6 +898,9 @@ cdef inline bint put_double(Buffer out, double value) noexcept:
         memcpy(at, b"0.0", 3)
         out.at = at + 3
         return True
+    if 1e-4 <= value < 1e15:  # not a whole number, which is written above
+        out.at = to_chars(at, at + DOUBLE_CHARACTERS_MAX, value, chars_format.fixed).ptr
+        return True
     end = to_chars(text, text + DOUBLE_CHARACTERS_MAX, value, chars_format.scientific).ptr
     letter = text
     while letter[0] != b'e':
@@ -950,7 +955,7 @@ cdef bint put_elements(Buffer out, cnp.ndarray array, int number, Py_ssize_t cou
     cdef int size = ITEM_SIZES[number]
     cdef Py_ssize_t index
     cdef object element
-    if number == FP16:
+    if number == FP16 or (number != BYTES and count > NUMBERS_MAX):
         return False
     if number == BYTES:
         for index in range(count):
