@@ -78,7 +78,7 @@ class ArrivalRate:
         self.half_ns = -1
 
     def halve(self, now_ns: int) -> None:
-        """What came until now counts half."""
+        """Have what came until now count half."""
         span_ns = now_ns - self._since_ns
         if self.half_ns < 0:
             self._since_ns = now_ns
