@@ -19,7 +19,8 @@ CYCLES = {"onnxruntime": 100, "identity": 100, "python": 20}
 WARM_UP = {"onnxruntime": 50, "identity": 20, "python": 5}
 """The first loads import libraries, and each load thread has pools of the allocator's to fill."""
 _ROUNDS_MAX = 3
-"""The threads that load are chosen by chance: pools can fill in the first round, too. What is lost with each load grows in all of them."""
+"""The threads that load are chosen by chance: pools can fill in the first round, too. What is lost with each load grows in all of
+them."""
 
 
 def write(repository: Path, backend: str) -> None:
