@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -82,6 +84,24 @@ def test_it_serves_while_models_load(repository: Path, flags: Sequence[str]) -> 
         assert not client.is_server_ready()
         (repository.parent / "go").touch()
         wait_until(client.is_server_ready, within_s=60)
+    assert server.stop() == 0
+
+
+def test_one_who_asks_early_is_answered(repository: Path) -> None:
+    held = _HELD.replace("return []", "return [pb_utils.InferenceResponse([pb_utils.Tensor('OUTPUT0', get(r))]) for r in requests]")
+    get = "def get(request):\n    return pb_utils.get_input_tensor_by_name(request, 'INPUT0').as_numpy()\n"
+    ModelFolder(repository, "held").config(f'backend: "python"\n{IDENTITY_PAIR}\n').python(held + get)
+    server = ServerProcess("--serve-while-loading=true", repositories=[repository])
+    server.start()
+    server.wait_log("Started Metrics")
+    command = [sys.executable, "-m", "tpy", "infer", "held", "INPUT0=[7]", f"--url={server.http}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asking:
+        assert asking.stderr is not None
+        assert asking.stderr.readline() == "waiting for 'held', which is loading\n"
+        (repository.parent / "go").touch()
+        out, err = asking.communicate(timeout=60)
+    assert (asking.returncode, err) == (0, "")
+    assert "7" in out
     assert server.stop() == 0
 
 

@@ -11,6 +11,7 @@ The model's metadata say which inputs there are, of which type and shape; values
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,10 @@ from tpy.messages.datatypes import BY_WORD
 
 _DECOUPLED = "decoupled transaction policy"
 """In the server's answer to a request that has to be a stream."""
+_NOT_YET = ("it is loading", "the server is starting")
+"""In the server's answers that a client may wait after."""
+_LOADING_S_MAX = 60.0
+_LOOKS_S = 0.2
 _PIECE_BY_PIECE = ("stream", "exclude_input_in_output")
 _TEXT = "text_output"
 _ABOUT = frozenset({"model_name", "model_version", "id"})
@@ -65,9 +70,17 @@ class InferAnswer(NamedTuple):
     responses: Iterator[Mapping[str, object]] | None = None
 
 
-def infer(client: Client, model: str, values: Sequence[str], *, outputs: Sequence[str] = ()) -> InferAnswer:
-    """Ask `model` once. Raises ClientError, and UsageError for values that do not fit."""
-    metadata = _metadata(client, model)
+def infer(
+    client: Client,
+    model: str,
+    values: Sequence[str],
+    *,
+    outputs: Sequence[str] = (),
+    say: Callable[[str], object] = lambda text: None,
+) -> InferAnswer:
+    """Ask `model` once; one that is loading is waited for, up to a minute, which `say` is told. Raises ClientError, and UsageError
+    for values that do not fit."""
+    metadata = _metadata_when_loaded(client, model, say)
     request = _Request(model, metadata)
     for value in values:
         document = request.add(value)
@@ -212,6 +225,21 @@ class _Request:
     def _put(self, described: _Described, value: object) -> None:
         array = _array(described, value)
         self.tensors[described.name] = Tensor(described.name, described.kind, _fitted(described, array))
+
+
+def _metadata_when_loaded(client: Client, model: str, say: Callable[[str], object]) -> _Metadata:
+    last_s = time.monotonic() + _LOADING_S_MAX
+    has_said = False
+    while True:
+        try:
+            return _metadata(client, model)
+        except ClientError as error:
+            if not any(text in str(error) for text in _NOT_YET) or time.monotonic() > last_s:
+                raise
+        if not has_said:
+            say(f"waiting for '{model}', which is loading")
+            has_said = True
+        time.sleep(_LOOKS_S)
 
 
 def _metadata(client: Client, model: str) -> _Metadata:

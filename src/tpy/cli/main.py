@@ -7,6 +7,7 @@ second Ctrl-C ended the server at once.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import sys
 import tempfile
@@ -298,7 +299,8 @@ def infer(
     from tpy.cli.infer import render, shown_pieces
 
     try:
-        answer = ask(_client(url, host, port, header, tls), model, value, outputs=output)
+        tell = functools.partial(click.echo, err=True)
+        answer = ask(_client(url, host, port, header, tls), model, value, outputs=output, say=tell)
     except ClientError as error:
         _fail(str(error))
     for note in answer.notes:
