@@ -88,8 +88,11 @@ def test_it_serves_while_models_load(repository: Path, flags: Sequence[str]) -> 
 
 
 def test_one_who_asks_early_is_answered(repository: Path) -> None:
-    held = _HELD.replace("return []", "return [pb_utils.InferenceResponse([pb_utils.Tensor('OUTPUT0', get(r))]) for r in requests]")
-    get = "def get(request):\n    return pb_utils.get_input_tensor_by_name(request, 'INPUT0').as_numpy()\n"
+    held = _HELD.replace("return []", "return [pb_utils.InferenceResponse([get(request)]) for request in requests]")
+    get = (
+        "def get(request):\n"
+        "    return pb_utils.Tensor('OUTPUT0', pb_utils.get_input_tensor_by_name(request, 'INPUT0').as_numpy())\n"
+    )
     ModelFolder(repository, "held").config(f'backend: "python"\n{IDENTITY_PAIR}\n').python(held + get)
     server = ServerProcess("--serve-while-loading=true", repositories=[repository])
     server.start()

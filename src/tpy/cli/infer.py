@@ -78,8 +78,8 @@ def infer(
     outputs: Sequence[str] = (),
     say: Callable[[str], object] = lambda text: None,
 ) -> InferAnswer:
-    """Ask `model` once; one that is loading is waited for, up to a minute, which `say` is told. Raises ClientError, and UsageError
-    for values that do not fit."""
+    """Ask `model` once; wait for one that is loading, up to a minute, and `say` so. Raises ClientError, and UsageError for values
+    that do not fit."""
     metadata = _metadata_when_loaded(client, model, say)
     request = _Request(model, metadata)
     for value in values:
