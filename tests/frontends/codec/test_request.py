@@ -311,6 +311,15 @@ def test_integers_beyond_64_bits_are_floats_beside_a_literal() -> None:
     assert request.inputs[0].array[1] == np.float32(1e20)
 
 
+@pytest.mark.parametrize("number", ["1e400", "-1e309", "1" * 400])
+def test_numbers_that_no_double_holds_are_refused_beside_a_literal_as_without_one(number: str) -> None:
+    """They became infinities."""
+    begin = b'{"inputs":[{"name":"IN0","datatype":"FP64","shape":[2],"data":[NaN,'
+    body = begin + number.encode() + b"]}]}"
+    with pytest.raises(InvalidArgument, match=f"Number too big to be stored in double. at {len(begin)}"):
+        parse_infer(body, header_length=None, description=MODEL, version=None, received_ns=0)
+
+
 def test_inputs_keep_their_order_and_types() -> None:
     document = {
         "inputs": [

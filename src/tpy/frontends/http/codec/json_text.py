@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import re
 import threading
 from collections.abc import Callable
@@ -83,7 +84,7 @@ def _parse_with_literals(text: bytes, message: str, position: int, offset_of: Ca
     know."""
     if b"NaN" in text or b"Infinity" in text:
         try:
-            document: object = json.loads(text.decode(), parse_int=_integer)
+            document: object = json.loads(text.decode(), parse_int=_integer, parse_float=_finite)
             if _SURROGATE_ESCAPE.search(text):
                 orjson.dumps(document)  # raises for half a surrogate pair, which the slow parser lets through
             return document
@@ -115,6 +116,14 @@ def _around(text: bytes, at: int) -> str:
 def _integer(digits: str) -> int | float:
     """Integers of 64 bits stay what they are, larger ones are floats, as in the fast parser."""
     if len(digits) > _INTEGER_DIGITS_MAX:
-        return float(digits)
+        return _finite(digits)
     value = int(digits)
     return value if INT64_MIN <= value <= UINT64_MAX else float(digits)
+
+
+def _finite(digits: str) -> float:
+    """Raises ValueError for a number that no double holds, as the fast parser; infinities are written as literals only."""
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError("number too big to be stored in double")
+    return value
