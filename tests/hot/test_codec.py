@@ -17,6 +17,8 @@ from fuzz.hot import documents, frames, messages
 from tpy.frontends.grpc.codec.wire import REQUEST_CLASS, RESPONSE_CLASS
 from tpy.hot import build, codec
 from tpy.messages import DataType, Tensor
+from tpy_data.backends.python.protocol.messages import standard_result
+from tpy_data.backends.python.worker.core.frames import FrameKind, ReceivedFrame
 
 native = pytest.mark.skipif(codec.FORM != codec.NATIVE, reason=f"the codec's form is {codec.FORM}")
 
@@ -225,6 +227,18 @@ def test_a_batch_of_many_tensors_or_long_ids_is_left_to_python_which_writes_it_i
     assert frames.standard_frame(1, [many[:64]]) is not None
     assert frames.standard_frame(1, [many]) is None
     assert frames.standard_frame(1, [long]) is None
+
+
+@native
+@pytest.mark.parametrize("datatype", [DataType.INT16, DataType.FP32, DataType.FP64])
+def test_results_at_addresses_that_their_type_does_not_have_are_left_to_python(datatype: DataType) -> None:
+    """They were said to be aligned, which NumPy and models rely on."""
+    size = 2 * datatype.itemsize
+    header = memoryview(b'[[1,2,3],[[-1,"","",[["A",%d,[2],0,0,%d]]]]]' % (datatype.number, size))
+    memory = memoryview(bytearray(size + 1))
+    for at, is_read in ((0, True), (1, False)):
+        message = ReceivedFrame(FrameKind.RESULT, 1, header, memory[at : at + size])
+        assert (standard_result(message, 0) is not None) == is_read
 
 
 @native

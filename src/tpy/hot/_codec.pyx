@@ -1391,8 +1391,8 @@ cdef object take_output(Cursor* c, object data, Py_buffer* area, tuple datatypes
         if array is None:
             return None
     else:
-        if size != count * ITEM_SIZES[number]:
-            return None
+        if size != count * ITEM_SIZES[number] or (<uint64_t>area.buf + <uint64_t>offset) % ITEM_SIZES[number]:
+            return None  # a frame behind one whose data area was not padded is not aligned: no worker of ours sends it
         for index in range(rank):
             dims[index] = shape[index]
         array = cnp.PyArray_SimpleNewFromData(rank, dims, NUMPY_TYPES[number], <char*>area.buf + offset)
