@@ -112,6 +112,7 @@ TARGETS: tuple[Target, ...] = (
     hot.REQUESTS,
     hot.RESPONSES,
     hot.MODEL_INFER_REQUESTS,
+    hot.MODEL_INFER_WIRE,
     hot.MODEL_INFER_RESPONSES,
     hot.MODEL_INFER_CANARY,
     hot.EXECUTE,

@@ -107,7 +107,8 @@ class _Writer:
             return chance.choice(("true", "false"))
         if not word.startswith("FP"):
             return str(chance.randrange(100))
-        return chance.choice((repr(chance.uniform(-1000, 1000)), chance.choice(_REAL_NUMBERS[:6]), str(chance.randrange(2**53))))
+        some = (repr(chance.uniform(-1000, 1000)), chance.choice(_REAL_NUMBERS[:6]), str(chance.randrange(2**53)))
+        return chance.choice((*some, _long_number(chance)))
 
     def string(self) -> str:
         """A text of many characters, written in any way."""
@@ -182,6 +183,14 @@ class _Writer:
             members.append(("parameters", self.members([(name, self.parameter(name)) for name in names] or [("own", "1")])))
         text = (self.members(members) + self.space()).encode()
         return text + b"".join(self.blobs), len(text)
+
+
+def _long_number(chance: Chance) -> str:
+    """A number of any length, near to what a double can hold, or not."""
+    whole = str(chance.randrange(10 ** chance.choice((1, 16, 19, 20, 40))))
+    fraction = str(chance.randrange(10 ** chance.choice((1, 16, 40)))).zfill(chance.choice((1, 22)))
+    exponent = chance.randint(-23, 23) if chance.random() < 0.7 else chance.randint(-345, 345)
+    return f"{chance.choice(('', '-'))}{whole}.{fraction}{chance.choice('eE')}{exponent}"
 
 
 def body_of(chance: Chance) -> tuple[bytes, int]:
@@ -276,7 +285,9 @@ def _output_tensor(chance: Chance, name: str) -> Tensor:
     elif tensor.datatype is DataType.BYTES and chance.random() < 0.5:
         texts = [chance.choice(_TEXTS) if chance.random() < 0.3 else _text(chance) for _ in range(array.size)]
         array = np.array([*texts, None], object)[:-1].reshape(array.shape)
-    if chance.random() < 0.2 and array.ndim > 1:
+    if chance.random() < 0.1 and array.size:
+        array = np.resize(array, chance.choice((64, 65, 200)))  # Python writes short and long ones in two ways
+    elif chance.random() < 0.2 and array.ndim > 1:
         array = array.T
     elif chance.random() < 0.1 and array.ndim:
         array = array[::-1]

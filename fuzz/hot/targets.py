@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fuzz.chance import Chance
-from fuzz.hot import documents, frames, messages
+from fuzz.hot import documents, frames, messages, wire
 from fuzz.target import Target
 from tpy.frontends.grpc.codec import Decoded
 from tpy.frontends.http.codec import HttpOutputPlan
@@ -51,6 +51,9 @@ MODEL_INFER_REQUESTS = Target(
     run=messages.run_requests,
     smoke_examples=4000,
     attack=messages.attack,
+)
+MODEL_INFER_WIRE = Target(
+    name="native_model_infer_wire", invariant=wire.INVARIANT, run=wire.run, smoke_examples=6000, rules=wire.RULES
 )
 MODEL_INFER_RESPONSES = Target(
     name="native_model_infer_responses", invariant=messages.RESPONSES, run=messages.run_responses, smoke_examples=4000

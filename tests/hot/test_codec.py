@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fuzz.chance import Chance
-from fuzz.hot import documents, frames, messages
+from fuzz.hot import documents, frames, messages, wire
 from tpy.frontends.grpc.codec.wire import REQUEST_CLASS, RESPONSE_CLASS
 from tpy.hot import build, codec
 from tpy.messages import DataType, Tensor
@@ -323,4 +323,5 @@ def test_both_forms_agree(seed: int) -> None:
     assert frames.run_execute(Chance(seed)) in (1, 2)
     assert frames.run_result(Chance(seed)) == 3
     assert messages.run_requests(Chance(seed)) == 3
+    assert wire.run(Chance(seed)) == 1
     assert messages.run_responses(Chance(seed)) == 1
