@@ -26,6 +26,8 @@ UNIX = "unix"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _MOST = 1_000_000_000
+_LEAST_PER_S = 1e-6
+_COUNT_MOST = 10**15
 
 
 class TenantRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,10 +76,10 @@ def read_tenants(path: str) -> TenantsConfig:
         ) from error
     try:
         is_json = Path(path).suffix == ".json" or content.lstrip()[:1] == b"{"
-        config = _DECODER.decode(content if is_json else msgspec.json.encode(tomllib.loads(content.decode())))
+        config = _DECODER.decode(content) if is_json else msgspec.convert(tomllib.loads(content.decode()), TenantsConfig)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"--tenants-file: '{path}': {error}") from None
-    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"--tenants-file: '{path}' is neither TOML nor JSON: {error}") from None
     problems = list(_problems(config))
     if problems:
@@ -137,10 +139,10 @@ def _problems_of(rules: TenantRules) -> Iterable[str]:
         yield f"{about}: weight is {rules.weight}, expected 1 to {TENANT_WEIGHT_MAX:,}"
     for field in ("concurrency", "burst", "queue_requests", "queue_bytes"):
         value = getattr(rules, field)
-        if value is not None and value < 1:
-            yield f"{about}: {field} is {value}, expected at least 1"
-    if rules.requests_per_s is not None and not 0 < rules.requests_per_s <= _MOST:
-        yield f"{about}: requests_per_s is {rules.requests_per_s:g}, expected more than 0 and at most {_MOST:,}"
+        if value is not None and not 1 <= value <= _COUNT_MOST:
+            yield f"{about}: {field} is {value}, expected 1 to {_COUNT_MOST:,}"
+    if rules.requests_per_s is not None and not _LEAST_PER_S <= rules.requests_per_s <= _MOST:
+        yield f"{about}: requests_per_s is {rules.requests_per_s:g}, expected {_LEAST_PER_S:f} to {_MOST:,}"
     if rules.burst is not None and rules.requests_per_s is None:
         yield f"{about}: burst is {rules.burst} and requests_per_s is missing, expected both"
 

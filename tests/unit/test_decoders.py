@@ -33,6 +33,7 @@ IN_ONE_THREAD = {
     "src/tpy/load/worker.py": _ONE,
     "src/tpy/load/workers.py": _ONE,
     "src/tpy/ray/arguments.py": _ONE,
+    "src/tpy/tenants.py": _IMPORTED,
     "src/tpy/remote/core/messages.py": "messages at import, the values of answers on the loop's thread",
 }
 """Files that have msgspec resolve a type when they are called, and why no two threads can meet there."""

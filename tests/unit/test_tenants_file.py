@@ -73,13 +73,17 @@ def test_the_whole_file(tmp_path: Path) -> None:
         ({"tenants": [{"name": "a", "weight": 0}]}, "tenant 'a': weight is 0, expected 1 to 1,000,000"),
         ({"tenants": [{"name": "a", "weight": -2}]}, "tenant 'a': weight is -2, expected 1 to 1,000,000"),
         ({"tenants": [{"name": "a", "weight": 0.5}]}, "Expected `int`, got `float` - at `$.tenants[0].weight`"),
-        ({"tenants": [{"name": "a", "concurrency": 0}]}, "tenant 'a': concurrency is 0, expected at least 1"),
-        ({"tenants": [{"name": "a", "queue_requests": 0}]}, "tenant 'a': queue_requests is 0, expected at least 1"),
-        ({"tenants": [{"name": "a", "queue_bytes": -1}]}, "tenant 'a': queue_bytes is -1, expected at least 1"),
+        ({"tenants": [{"name": "a", "concurrency": 0}]}, "tenant 'a': concurrency is 0, expected 1 to 1,000,000,000,000,000"),
+        (
+            {"tenants": [{"name": "a", "queue_requests": 0}]},
+            "tenant 'a': queue_requests is 0, expected 1 to 1,000,000,000,000,000",
+        ),
+        ({"tenants": [{"name": "a", "queue_bytes": -1}]}, "tenant 'a': queue_bytes is -1, expected 1 to 1,000,000,000,000,000"),
         (
             {"tenants": [{"name": "a", "requests_per_s": 0}]},
-            "tenant 'a': requests_per_s is 0, expected more than 0 and at most 1,000,000,000",
+            "tenant 'a': requests_per_s is 0, expected 0.000001 to 1,000,000,000",
         ),
+        ({"tenants": [{"name": "a", "requests_per_s": 1e-300}]}, "tenant 'a': requests_per_s is 1e-300, expected 0.000001 to"),
         ({"tenants": [{"name": "a", "burst": 3}]}, "tenant 'a': burst is 3 and requests_per_s is missing, expected both"),
         ({"tenants": [{"name": "a"}, {"name": "a"}]}, "two tenants are named 'a'"),
         ({"tenants": [{"name": "other"}]}, "tenant 'other': expected a name of letters, digits, '_', '.' and '-'"),
@@ -117,6 +121,25 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         read(tmp_path, "tenants = [")
     with pytest.raises(InvalidArgument, match="expected at most 4194304"):
         read(tmp_path, "#" * 4_194_305)
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("requests_per_s = nan", "tenant 'a': requests_per_s is nan, expected 0.000001 to 1,000,000,000"),
+        ("requests_per_s = inf", "tenant 'a': requests_per_s is inf, expected 0.000001 to 1,000,000,000"),
+        (f"weight = {10**30}", f"tenant 'a': weight is {10**30}, expected 1 to 1,000,000"),
+        (f"queue_bytes = {10**30}", f"tenant 'a': queue_bytes is {10**30}, expected 1 to 1,000,000,000,000,000"),
+        (f"weight = {'1' * 5000}", "is neither TOML nor JSON: Exceeds the limit"),
+        (f"keys = {'[' * 100_000}", "is neither TOML nor JSON: "),
+    ],
+    ids=["nan", "inf", "weight", "bytes", "digits", "nested"],
+)
+def test_what_toml_may_say_and_json_may_not(tmp_path: Path, field: str, said: str) -> None:
+    with pytest.raises(InvalidArgument) as refusal:
+        read(tmp_path, f"[[tenants]]\nname = 'a'\n{field}\n")
+    assert f"--tenants-file: '{tmp_path}/tenants.toml'" in refusal.value.message
+    assert said in refusal.value.message
 
 
 def test_keys_and_claims_are_those_of_the_other_file() -> None:

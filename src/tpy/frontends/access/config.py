@@ -16,7 +16,7 @@ from tpy.frontends.access.core.policy import Role
 from tpy.limits import ACCESS_FILE_BYTES_MAX
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA", "HS256", "HS384", "HS512"]
-_Rate = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+_Rate = Annotated[float, msgspec.Meta(ge=1e-6, le=1e9)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)]
 _KEY_BYTES = 32
 
@@ -78,7 +78,7 @@ def read_auth_config(path: str) -> AuthConfig:
             document = msgspec.json.decode(content)
         else:
             document = tomllib.loads(content.decode())
-    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"--auth-config: '{path}' is neither TOML nor JSON: {error}") from None
     try:
         config = msgspec.convert(document, AuthConfig)
