@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -59,6 +59,7 @@ from tpy_data.schedulers.core import NO_START_DELAY, StartDelay
 from tpy_data.schedulers.core.rate_limiter import Supply
 
 if TYPE_CHECKING:
+    from tpy.tenants import TenantsConfig
     from tpy_data.engine.budget.memory_budget import MemoryBudget
     from tpy_data.engine.memory.memory_watch import MemoryWatch
     from tpy_data.engine.tenancy.tenancy import Tenancy
@@ -72,8 +73,8 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     draining to the last unload. `load_retries` is --model-load-retry-count. `server_id` is --id. Without `cache` no
     answers are kept, without `rate_limit` nothing is. `request_timeout` is --request-timeout, `latencies` are the distributions
     that --metrics-config asks for, `restarts` how failed instances are started again. `rollout_file` is
-    --rollout-file, `tenants_file` --tenants-file, `curves_file` --batching-curves-file. Without `memory_budget` all models are
-    loaded and stay. `start_delay` is for tests."""
+    --rollout-file, `tenants_file` --tenants-file, which is used as far as `check_tenants` does not raise InvalidArgument,
+    `curves_file` --batching-curves-file. Without `memory_budget` all models are loaded and stay. `start_delay` is for tests."""
 
     load_threads_max: int = 4
     load_retries: int = 0
@@ -89,6 +90,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     restarts: RestartOptions = RestartOptions()
     rollout_file: Path | None = None
     tenants_file: str = ""
+    check_tenants: Callable[[TenantsConfig], None] = lambda config: None
     curves_file: Path | None = None
     memory_budget: MemoryBudgetOptions | None = None
 
@@ -323,7 +325,7 @@ async def open_data_plane(
     if options.tenants_file:
         from tpy_data.engine.tenancy.tenancy import Tenancy  # most servers have no tenants
 
-        tenancy = await trio.to_thread.run_sync(Tenancy, options.tenants_file)
+        tenancy = await trio.to_thread.run_sync(Tenancy, options.tenants_file, options.check_tenants)
         tenancy.tenants.is_rate_limited = options.rate_limit is not None
     curves = None
     if options.curves_file is not None:

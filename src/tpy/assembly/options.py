@@ -79,6 +79,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     rate_limit: Supply | None = None
     rollout_file: Path | None = None
     tenants_file: str = ""
+    auth_file: str = ""
     curves_file: Path | None = None
     memory_budget: MemoryBudgetOptions | None = None
     start_delay: StartDelay = NO_START_DELAY

@@ -58,6 +58,7 @@ from tpy_data.registry import BackendRegistry
 
 if TYPE_CHECKING:
     from tpy.assembly.auditing import Auditing
+    from tpy.tenants import TenantsConfig
 
 _log = logging.getLogger(__name__)
 
@@ -358,6 +359,17 @@ async def _frontends(
         sampling.cancel_scope.cancel()
 
 
+def _check_tenants(options: ServerOptions) -> Callable[[TenantsConfig], None]:
+    """Says what is wrong with tenants whose keys and tokens --auth-config does not have."""
+
+    def check(config: TenantsConfig) -> None:
+        from tpy.frontends.access.tenancy import check_tenants  # most servers have no tenants
+
+        check_tenants(options.tenants_file, options.auth_file, config)
+
+    return check
+
+
 def _open_data_plane(
     options: ServerOptions,
     gpus: GpuInventory,
@@ -384,6 +396,7 @@ def _open_data_plane(
         rate_limit=options.rate_limit,
         rollout_file=options.rollout_file,
         tenants_file=options.tenants_file,
+        check_tenants=_check_tenants(options),
         curves_file=options.curves_file,
         memory_budget=options.memory_budget,
         start_delay=options.start_delay,

@@ -178,6 +178,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     crash_loop_minutes: int
     rollout_file: str
     tenants_file: str
+    auth_config: str
     batching_curves_file: str
     model_memory_budget: str
     model_gpu_memory_budget: tuple[str, ...]
@@ -224,6 +225,7 @@ def server_options(
         cache=cache_options(v.cache_config, v.response_cache_byte_size, environment, v.cache_directory),
         rollout_file=Path(v.rollout_file).absolute() if v.rollout_file else None,
         tenants_file=v.tenants_file,
+        auth_file=v.auth_config,
         curves_file=Path(v.batching_curves_file).absolute() if v.batching_curves_file else None,
         memory_budget=_memory_budget(v),
         rate_limit=_rate_limit_supply(v.rate_limit, v.rate_limit_resource),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import trio
@@ -11,7 +11,7 @@ from tpy.backend import ExecutionRequest
 from tpy.limits.tenants import TENANTS_FILE_LOOK_S
 from tpy.reloading import reload, reloaded
 from tpy.telemetry.exposition import MeasuredFamily
-from tpy.tenants import fingerprint, read_tenants
+from tpy.tenants import TenantsConfig, fingerprint, read_tenants
 from tpy_data.engine.serving.tenant_copy import TenantCopy
 from tpy_data.engine.tenancy.metrics import tenant_families
 from tpy_data.schedulers.core.contract import Ticket
@@ -19,12 +19,14 @@ from tpy_data.schedulers.core.tenants import Tenants
 
 
 class Tenancy:
-    """See the module. Raises InvalidArgument for a file that cannot be used. Blocks."""
+    """See the module. `check` raises InvalidArgument for what the ports would not take, such as a key that nobody has: then
+    nothing changes here, either. Raises InvalidArgument for a file that cannot be used. Blocks."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, check: Callable[[TenantsConfig], None] = lambda config: None) -> None:
         self._path = path
+        self._check = check
         self._seen = fingerprint(path)
-        self.tenants = Tenants(read_tenants(path))
+        self.tenants = Tenants(self._read())
 
     def make_copy(self, *args: Any, **options: Any) -> TenantCopy:
         """A copy of a version, for these tenants. The arguments are ServedCopy's."""
@@ -53,4 +55,9 @@ class Tenancy:
     def _reload(self) -> None:
         """Raises InvalidArgument, and what was read before stays in use."""
         self._seen = fingerprint(self._path)
-        self.tenants.use(read_tenants(self._path))
+        self.tenants.use(self._read())
+
+    def _read(self) -> TenantsConfig:
+        config = read_tenants(self._path)
+        self._check(config)
+        return config

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 
-from tpy.frontends.access.config import AuthConfig
+from tpy.frontends.access.config import AuthConfig, read_auth_config
 from tpy.limits.tenants import TENANT_PEERS_REMEMBERED_MAX
-from tpy.tenants import UNIX, read_tenants, require_keys
+from tpy.tenants import UNIX, TenantsConfig, read_tenants, require_keys
+
+
+def check_tenants(path: str, auth_file: str, config: TenantsConfig) -> None:
+    """Raise InvalidArgument for a file of tenants that cannot be used with that of --auth-config, "" for none. Blocks."""
+    _require(config, path, read_auth_config(auth_file) if auth_file else AuthConfig())
+
+
+def _require(config: TenantsConfig, path: str, access: AuthConfig) -> None:
+    require_keys(config, path, {key.name for key in access.keys}, tokens=bool(access.jwt))
 
 
 class Tenancy:
@@ -15,7 +24,7 @@ class Tenancy:
 
     def __init__(self, path: str, access: AuthConfig) -> None:
         self._config = config = read_tenants(path)
-        require_keys(config, path, {key.name for key in access.keys}, tokens=bool(access.jwt))
+        _require(config, path, access)
         self._names = {each.name for each in config.tenants}
         self._of_key = {key: each.name for each in config.tenants for key in each.keys}
         self._proxies = [ipaddress.ip_network(proxy) for proxy in config.trusted_proxies if proxy != UNIX]
