@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,13 @@ import trio.testing
 
 from tests.engine.fakes import RecordingSink, config, request, rig
 from tests.engine.test_model_calls import Sink as CallSink
+from tests.engine.test_rollouts import begin
 from tests.jumping import jump_until
 from tests.submitting import submit_to
 from tpy.backend import WaitingBatch
 from tpy.config.model_config import DynamicBatching, InstanceGroup, RateLimiter, RateLimiterResource
 from tpy.errors import InvalidArgument, TooManyRequests
+from tpy.frontends.access.tenancy import check_tenants
 from tpy.limits.tenants import TENANTS_FILE_LOOK_S
 from tpy.messages import InferenceResponse
 from tpy.reloading import reload
@@ -88,6 +92,39 @@ async def test_the_file_is_read_again_when_it_changes_and_with_all_others(
         nursery.cancel_scope.cancel()
     with pytest.raises(InvalidArgument, match="--tenants-file: cannot read"):
         Tenancy(str(tmp_path / "none.json"))
+
+
+async def test_a_file_that_the_ports_do_not_take_changes_nothing(tmp_path: Path) -> None:
+    file, keys = tmp_path / "tenants.json", tmp_path / "auth.json"
+    file.write_text('{"tenants": [{"name": "a", "keys": ["k"]}]}')
+    keys.write_text(json.dumps({"keys": [{"name": "k", "sha256": "0" * 64, "roles": ["infer"]}]}))
+    tenancy = Tenancy(str(file), partial(check_tenants, str(file), str(keys)))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tenancy.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for named, weight in ((["k", "none"], 1), (["k"], 5)):
+            file.write_text(json.dumps({"tenants": [{"name": "a", "weight": 5, "keys": named}]}))
+            reload("a test")
+            assert tenancy.tenants.of("a").weight == weight
+        nursery.cancel_scope.cancel()
+    with pytest.raises(InvalidArgument, match="tenant 'a' has the key 'k': --auth-config has no keys"):
+        Tenancy(str(file), partial(check_tenants, str(file), ""))
+
+
+async def test_refusals_of_a_tenant_that_sends_too_many_do_not_count(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    tenants = tmp_path / "tenants.json"
+    tenants.write_text('{"tenants": [{"name": "greedy", "requests_per_s": 0.001}, {"name": "polite"}]}')
+    async with rig(tenants_file=str(tenants)) as r:
+        await begin(r)
+        assert (await r.submit(request(tenant="greedy")).wait()).error is None
+        for _ in range(100):
+            with pytest.raises(TooManyRequests):
+                r.submit(request(tenant="greedy"))
+        status = r.plane.rollouts.status("m")
+        assert (status.state, status.old.ended, status.new.ended, status.new.failed) == ("running", 1, 0, 0)
+        assert {(await r.submit(request(tenant="polite")).wait()).model_version for _ in range(4)} == {1, 2}
 
 
 async def test_time_on_one_model_of_a_device_counts_on_the_other(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:

@@ -20,8 +20,8 @@ from tpy_data.engine.serving.served_copy import ServedCopy, next_copy_number
 if TYPE_CHECKING:
     from tpy_data.engine.rollouts.shadow import Shadows
 
-_OF_CLIENTS = frozenset((ErrorCode.INVALID_ARG, ErrorCode.CANCELLED, ErrorCode.UNSUPPORTED))
-"""Errors that say nothing against a version: the request was wrong, or nobody waits for it."""
+_OF_CLIENTS = frozenset((ErrorCode.INVALID_ARG, ErrorCode.CANCELLED, ErrorCode.UNSUPPORTED, ErrorCode.RESOURCE_EXHAUSTED))
+"""Errors that say nothing against a version: the request was wrong, nobody waits for it, or its tenant sends too many."""
 
 
 class Split:
