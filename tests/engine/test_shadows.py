@@ -178,6 +178,8 @@ NAN = float("nan")
         ([tensor([1], DataType.INT32)], [tensor([2], DataType.INT32)], "output 'Y' [0] is 2, was 1"),
         ([tensor([b"a", b"b"], DataType.BYTES)], [tensor([b"a", b"c"], DataType.BYTES)], "output 'Y' [1] is b'c', was b'b'"),
         ([tensor([])], [tensor([])], ""),
+        ([tensor([1000.0, NAN], DataType.BF16)], [tensor([1000.5, NAN], DataType.BF16)], ""),
+        ([tensor([1.5], DataType.BF16)], [tensor([1.25], DataType.BF16)], "output 'Y' [0] is 1.25, was 1.5"),
         ([tensor([1.0])], [tensor([1.0]), tensor([1.0], name="Z")], "output 'Z' is in one answer only"),
         ([tensor([1.0]), tensor([2.0], name="Z")], [tensor([2.0], name="Z"), tensor([1.0])], ""),
         ([tensor([True], DataType.BOOL)], [tensor([False], DataType.BOOL)], "output 'Y' [0] is False, was True"),

@@ -13,7 +13,7 @@ import trio
 from tpy.config.rollout import RolloutShadow
 from tpy.errors import TpyError
 from tpy.limits import ROLLOUT_COPIES_MAX, ROLLOUT_COPY_BYTES_MAX
-from tpy.messages import InferenceRequest, InferenceResponse, Tensor
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
 from tpy.messages.tensors import held_bytes
 from tpy.services import ResponseSink
 from tpy_data.engine.requests.handle import EngineHandle
@@ -179,6 +179,8 @@ def difference(old: Sequence[Tensor], new: Sequence[Tensor], rtol: float, atol: 
 
 def _differing(old: np.ndarray[Any, Any], new: np.ndarray[Any, Any], rtol: float, atol: float) -> tuple[int, ...] | None:
     """The place of the first element that differs."""
+    if old.dtype == DataType.BF16.numpy:  # which NumPy does not know as a floating type
+        old, new = old.astype(np.float32), new.astype(np.float32)
     is_number = np.issubdtype(old.dtype, np.floating)
     agree = np.isclose(new, old, rtol, atol, equal_nan=True) if is_number else np.asarray(old == new)
     if agree.all():
