@@ -17,7 +17,6 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter, TransactionPolicy
 from tpy.errors import AmbiguousName, Internal, InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.ids import Generation, ModelId, Version
-from tpy.limits import ROLLOUT_FILE_BYTES_MAX
 from tpy.messages import ModelState
 from tpy.state import ObservedKey
 
@@ -410,22 +409,6 @@ async def test_a_plan_that_the_model_no_longer_fits_is_given_up(
         status = r.plane.rollouts.status("m")
         assert (status.plan_from, status.percent) == ("parameter", 50)
         assert "the plan that a call has given does not hold any more: shadow compares" in caplog.text
-
-
-async def test_no_file_is_written_that_could_not_be_read_again(
-    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = tmp_path / "rollouts.json"
-    lines = {"other": {"version": 1, "reason": "x" * (ROLLOUT_FILE_BYTES_MAX - 60)}}
-    file.write_text(json.dumps(lines))
-    before = file.read_bytes()
-    async with rig(rollout_file=file) as r:
-        await begin(r)
-        while "cannot be written" not in caplog.text:
-            await trio.lowlevel.checkpoint()
-    assert f"--rollout-file {file} cannot be written: it would have 16777" in caplog.text
-    assert "bytes, expected at most 16777216" in caplog.text
-    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -56,10 +56,21 @@ def test_a_server_starts_with_a_plan_that_is_not_taken_any_more(
 
 
 def test_a_line_of_rollouts_that_is_wrong_is_refused(file: Path) -> None:
-    for line in ('{"version": "two", "plan": {}}', '{"version": 1, "plan": ' + "[" * 5000 + "]" * 5000 + "}"):
+    for line in (
+        '{"version": 1, "new": 2, "step": -2}',
+        '{"version": "two", "plan": {}}',
+        '{"version": 1, "plan": ' + "[" * 5000 + "]" * 5000 + "}",
+    ):
         file.write_text(f'{{"m": {line}}}')
         with pytest.raises(Unavailable, match=r"--rollout-file .* cannot be read"):
             read_kept(file)
+
+
+@pytest.mark.parametrize("content", [b'{"m\xff": {"version": 1}}', b'{"m": {"version": 1, "reason": "\xff"}}'])
+def test_rollouts_that_are_not_text_are_refused(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    with pytest.raises(Unavailable, match=r"--rollout-file .* cannot be read"):
+        read_kept(file)
 
 
 def test_rollouts_of_a_newer_format_are_refused(file: Path) -> None:
@@ -81,6 +92,17 @@ def test_sizes_of_another_format_are_measured_anew(file: Path, caplog: pytest.Lo
     assert [record.getMessage() for record in caplog.records] == [
         f"--model-sizes-file {file} has format 2, expected 1: sizes are measured anew"
     ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b'{"format": 1, "models": {}, "x": ' + b"[" * 100_000, b'{"format": 1, "models": {"\xff": {}}}'],
+    ids=["nested", "not text"],
+)
+def test_sizes_that_cannot_be_read_are_refused(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    with pytest.raises(Unavailable, match=r"--model-sizes-file .* cannot be read"):
+        read_sizes(file)
 
 
 def test_copies_of_another_format_are_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -394,7 +394,7 @@ def read_sizes(file: Path) -> Mapping[str, KeptSize]:
             return _DECODER.decode(content).models
     except FileNotFoundError:
         return {}
-    except (OSError, TpyError, msgspec.MsgspecError) as error:
+    except (OSError, TpyError, RecursionError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         raise Unavailable(f"--model-sizes-file {file} cannot be read: {error}") from None
     about = {"file": str(file), "found": found, "format": FORMAT}
     _log.warning("--model-sizes-file %(file)s has format %(found)s, expected %(format)s: sizes are measured anew", about)

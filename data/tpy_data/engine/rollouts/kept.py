@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -25,12 +25,15 @@ number is refused: without what it says, a version that was rolled back would ge
 _FORMAT_MAX: Final = max(FORMAT, FORMAT_WITH_PLAN)
 
 
+_Number = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class _Decided(msgspec.Struct, frozen=True):
     """A line without a plan."""
 
-    version: int
-    new: int = 0
-    step: int = 0
+    version: _Number
+    new: _Number = 0
+    step: _Number = 0
     state: RolloutState = RolloutState.RUNNING
     reason: str = ""
     format: int = FORMAT
@@ -76,7 +79,7 @@ def read_kept(file: Path) -> dict[str, Kept]:
         }
     except FileNotFoundError:
         return {}
-    except (OSError, TpyError, RecursionError, msgspec.MsgspecError) as error:
+    except (OSError, TpyError, RecursionError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         raise Unavailable(f"--rollout-file {file} cannot be read: {error}") from None
 
 
@@ -85,7 +88,7 @@ def _read_line(model: str, text: msgspec.Raw) -> Kept:
     version that was rolled back: the defaults stand in for it. Raises MsgspecError if anything else is wrong."""
     try:
         return _LINE.decode(text)
-    except (RecursionError, msgspec.MsgspecError) as error:
+    except (RecursionError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         decided = _DECIDED.decode(text)
         about = {"model": model, "reason": echo(str(error))}
         _log.error(

@@ -127,6 +127,7 @@ class Rollouts:
         self._models: dict[ModelId, _Model] = {}
         self._decisions: Counter[tuple[ModelId, RolloutState]] = Counter()
         self._changed: set[ModelId] = set()
+        self._is_unwritten = False  # the disk did not take the file: it is written as soon as it does
         self._woken = trio.Event()
         self._shadows: Shadows | None = None
         self._nursery: trio.Nursery | None = None
@@ -154,12 +155,12 @@ class Rollouts:
                 self._table.reconsider(model)
                 if (now_known := self._models.get(model)) is not None:
                     now_known.note()
-            if changed and self._file is not None:
+            if (changed or self._is_unwritten) and self._file is not None:
                 await self._keep(self._file)
             is_running = any(
                 known.awaits or (known.core is not None and known.core.due_ns() is not None) for known in self._models.values()
             )
-            with trio.move_on_after(ROLLOUT_LOOK_S if is_running else float("inf")):
+            with trio.move_on_after(ROLLOUT_LOOK_S if is_running or self._is_unwritten else float("inf")):
                 await self._woken.wait()
 
     def turn(self, model: ModelId, served: ServedModel) -> Turned | None:
@@ -473,12 +474,15 @@ class Rollouts:
     async def _keep(self, file: Path) -> None:
         lines = {**self._kept, **{str(model): known.line() for model, known in self._models.items()}}
         content = msgspec.json.format(msgspec.json.encode(lines), indent=2)
+        was_unwritten, self._is_unwritten = self._is_unwritten, False
         try:
             if len(content) > ROLLOUT_FILE_BYTES_MAX:  # a server could not start with it
                 raise UnusableFile(f"it would have {len(content)} bytes, expected at most {ROLLOUT_FILE_BYTES_MAX}")
             await trio.to_thread.run_sync(replace_file, file, content)
         except OSError as error:
-            _log.error("--rollout-file %(file)s cannot be written: %(reason)s", {"file": str(file), "reason": str(error)})
+            self._is_unwritten = not isinstance(error, UnusableFile)
+            if not was_unwritten:
+                _log.error("--rollout-file %(file)s cannot be written: %(reason)s", {"file": str(file), "reason": str(error)})
 
 
 def _given_plan(model_name: str, text: str, config: ModelConfig) -> RolloutPlan | None:

@@ -56,7 +56,11 @@ class EngineInference:
 
     def _config_of(self, model_name: str) -> ModelConfig | None:
         model = self._table.by_name.get(model_name)
-        return None if model is None or model.newest is None else model.newest.served_copy.config
+        if model is None:
+            return None
+        # A rollout that awaits its old version has no newest one, and the loaded versions keep their names.
+        served = model.newest or next(reversed(model.versions.values()))
+        return served.served_copy.config
 
     def refuse_everything(self) -> None:
         """Answer everything with "Server not ready" from now on."""

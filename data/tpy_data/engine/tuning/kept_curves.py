@@ -130,7 +130,7 @@ def _read(file: Path) -> Mapping[str, KeptCurve]:
             return _DECODER.decode(content).models
     except FileNotFoundError:
         return {}
-    except (OSError, TpyError, msgspec.MsgspecError) as error:
+    except (OSError, TpyError, RecursionError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         about = {"file": str(file), "reason": str(error)}
         _log.warning("--batching-curves-file %(file)s is not used: %(reason)s; curves are learned anew", about)
         return {}

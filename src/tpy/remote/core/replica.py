@@ -141,7 +141,8 @@ class Replica:
 
     def _config_of(self, model_name: str) -> ModelConfig | None:
         entry = self._models.get(model_name)
-        return None if entry is None or isinstance(entry.newest, RemoteError) else entry.newest.config
+        found = () if entry is None else (entry.newest, *entry.versions.values())
+        return next((each.config for each in found if isinstance(each, VersionEntry)), None)
 
     def config_forms(self, model_name: str, version: int | None) -> ConfigForms:
         """As InferenceService.config_forms."""
