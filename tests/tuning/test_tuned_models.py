@@ -74,11 +74,15 @@ async def convoy(r: Rig, rounds: int, clients: int = 4) -> None:
         ({"batching": "", "target_ms": "20"}, ["target_p99_ms of m has no effect without the parameter batching: auto"]),
         (
             {"target_ms": "-1"},
-            ["target_p99_ms of m has the unexpected value '-1', expected a number of milliseconds above 0: no target is set"],
+            ["target_p99_ms of m has the unexpected value '-1', expected milliseconds above 0, at most 1e9: no target is set"],
+        ),
+        (
+            {"target_ms": "1e305"},
+            ["target_p99_ms of m has the unexpected value '1e305', expected milliseconds above 0, at most 1e9: no target is set"],
         ),
         (
             {"target_ms": "soon"},
-            ["target_p99_ms of m has the unexpected value 'soon', expected a number of milliseconds above 0: no target is set"],
+            ["target_p99_ms of m has the unexpected value 'soon', expected milliseconds above 0, at most 1e9: no target is set"],
         ),
         ({"dynamic_batching": None}, ["batching of m has no effect: it needs dynamic_batching { }"]),
         (

@@ -477,7 +477,13 @@ def test_parameters_say_when_a_model_is_loaded() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("load", "lazy"), ("keep_alive_seconds", "-1"), ("min_resident_seconds", "long"), ("keep_alive_seconds", "")],
+    [
+        ("load", "lazy"),
+        ("keep_alive_seconds", "-1"),
+        ("min_resident_seconds", "long"),
+        ("keep_alive_seconds", ""),
+        ("keep_alive_seconds", "1e300"),
+    ],
 )
 def test_parameters_that_say_nothing_count_as_not_given(name: str, value: str) -> None:
     config = config_of(**{name: value})

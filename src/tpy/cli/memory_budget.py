@@ -17,7 +17,7 @@ _SIZES: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 def parse_bytes(text: str) -> int:
     """The bytes of a size such as `1073741824`, `1GiB`, `1.5G`, `512 MiB` or `512M`: all units are powers of 1024. Raises
     ValueError for anything else, and below one byte."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:iB|B)?", text.strip(), re.IGNORECASE | re.ASCII)
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?) ?([KMGT]?)(?:iB|B)?", text.strip(), re.IGNORECASE | re.ASCII)
     size = 0 if found is None else int(float(found[1]) * 2 ** _SIZES[found[2].upper()])
     if size < 1:
         raise ValueError(f"'{text}' is not a size, expected bytes or a number with KiB, MiB, GiB or TiB")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 from typing import Final, NamedTuple
 
 from tpy.config.model_config import ModelConfig
@@ -34,6 +33,9 @@ class UnexpectedParameter(NamedTuple):
     expected: str
 
 
+_SECONDS_MAX: Final = 1e9
+"""Thirty years: what is counted in nanoseconds has a bound."""
+
 _WHENS: Final = tuple(each.value for each in LoadWhen)
 
 
@@ -63,7 +65,7 @@ def unexpected_parameters(config: ModelConfig) -> list[UnexpectedParameter]:
         found.append(UnexpectedParameter(PARAMETER, when, f"one of {', '.join(_WHENS)}"))
     for name in (KEEP_ALIVE_PARAMETER, RESIDENT_PARAMETER):
         if _seconds(config, name) is None:
-            found.append(UnexpectedParameter(name, config.parameter(name, ""), "a number of seconds, 0 or more"))
+            found.append(UnexpectedParameter(name, config.parameter(name, ""), "a number of seconds, 0 to 1,000,000,000"))
     return found
 
 
@@ -72,4 +74,4 @@ def _seconds(config: ModelConfig, name: str) -> float | None:
         seconds = float(config.parameter(name, "0"))
     except ValueError:
         return None
-    return seconds if 0 <= seconds < math.inf else None
+    return seconds if 0 <= seconds <= _SECONDS_MAX else None

@@ -3,7 +3,6 @@ it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -15,6 +14,7 @@ AUTO: Final = "auto"
 TARGET_PARAMETER: Final = "target_p99_ms"
 PADDING_PARAMETER: Final = "max_padding"
 PADDING_INPUT_PARAMETER: Final = "padding_input"
+_TARGET_MS_MAX: Final = 1e9
 PARAMETERS: Final = (PARAMETER, TARGET_PARAMETER, PADDING_PARAMETER, PADDING_INPUT_PARAMETER)
 
 
@@ -66,7 +66,7 @@ def problems(config: ModelConfig) -> Iterator[tuple[str, str]]:
     if _target_ns(config) is None:
         yield (
             TARGET_PARAMETER,
-            f"has the unexpected value '{target}', expected a number of milliseconds above 0: no target is set",
+            f"has the unexpected value '{target}', expected milliseconds above 0, at most 1e9: no target is set",
         )
     yield from _padding_problems(config)
     dynamic = config.dynamic_batching
@@ -144,4 +144,4 @@ def _target_ns(config: ModelConfig) -> int | None:
         target_ms = float(text)
     except ValueError:
         return None
-    return max(1, round(target_ms * NS_PER_MS)) if 0 < target_ms < math.inf else None
+    return max(1, round(target_ms * NS_PER_MS)) if 0 < target_ms <= _TARGET_MS_MAX else None
