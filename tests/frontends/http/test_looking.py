@@ -24,7 +24,7 @@ async def test_a_configuration_is_checked() -> None:
         assert (answer["config"], answer["versions"], answer["selected"]) == ({"name": "m"}, ["1", "2"], ["2"])
         assert (await client.ask(post(CHECK, json.dumps({})))).status == 200
         assert checks.asked == [("m", "{}"), ("m", None)]
-        for wrong in ({"parameters": {"config": 1}}, {"parameters": {"config": None}}, {"parameters": 1}, []):
+        for wrong in ({"parameters": {"config": 1}}, {"parameters": {"config": None}}, {"parameters": 1}, [1]):
             assert (await client.ask(post(CHECK, json.dumps(wrong)))).status == 400, wrong
         long = "#" * 300_000
         assert (await client.ask(post(CHECK, json.dumps({"parameters": {"config": long}})))).status == 200

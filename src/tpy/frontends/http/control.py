@@ -114,7 +114,7 @@ class ControlApi:
     # Repository
 
     async def index(self, request: HttpRequest, *, repository: str = "") -> HttpReply:
-        _refuse_repository(repository)
+        """All models, whatever repository the path names, as in Triton."""
         document = await self._document(request.body)
         ready = document.get("ready", False)
         if type(ready) is not bool:
@@ -276,10 +276,16 @@ def _refuse_repository(repository: str) -> None:
 
 
 def _object_of(body: Body) -> Json:
-    document = load_document(body)
-    if type(document) is not dict:
+    return _members(load_document(body))
+
+
+def _members(value: object) -> Json:
+    """The object; null and an empty array, as which some clients write an empty map, have no members. Raises InvalidArgument."""
+    if value is None or (type(value) is list and not value):
+        return {}
+    if type(value) is not dict:
         raise InvalidArgument(_NON_OBJECT)
-    return document
+    return value
 
 
 def _plan_text(plan: object) -> str:
@@ -303,10 +309,7 @@ def _refuse_unwritable(value: object, place: str, depth: int) -> None:
 
 
 def _parameters(document: Json) -> Json:
-    parameters = document.get("parameters", {})
-    if type(parameters) is not dict:
-        raise InvalidArgument(_NON_OBJECT)
-    return parameters
+    return _members(document.get("parameters"))
 
 
 def _load_request(model: str, body: Body) -> LoadRequest:
