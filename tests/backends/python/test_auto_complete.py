@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.backends.python.conftest import Serve
@@ -69,6 +71,21 @@ def test_only_what_the_setters_could_change_counts(make: Serve) -> None:
     assert completed.max_batch_size == 16
     assert completed.instance_group == served.context.config.instance_group
     assert not completed.parameters
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [((), ["m", "KIND_CPU", 1]), ((InstanceGroup(kind=InstanceKind.KIND_CPU, count=3),), ["m_0", "KIND_CPU", 3])],
+)
+def test_the_instance_groups_that_will_be_can_be_read(make: Serve, given: tuple[InstanceGroup, ...], seen: list[object]) -> None:
+    """Triton fills them in before it asks the model."""
+    code = """
+        (group,) = c.as_dict()["instance_group"]
+        raise ValueError([group["name"], group["kind"], group["count"]])
+"""
+    served = make(_code(code), instance_group=given)
+    with pytest.raises(Internal, match=re.escape(f"ValueError: {seen}\n")):
+        served.backend.auto_complete(served.context)
 
 
 FAILURES = {

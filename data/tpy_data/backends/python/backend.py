@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -23,7 +23,7 @@ from tpy.backend import (
     isolation_of,
     state_specs,
 )
-from tpy.config import ModelConfig
+from tpy.config import ModelConfig, normalise_instance_groups
 from tpy.config.json_form import parse_json, to_json
 from tpy.config.model_config import EXECUTION_ENVIRONMENT, InstanceKind
 from tpy.config.problem import ConfigError
@@ -86,7 +86,7 @@ class PythonBackend:
         Raises InvalidArgument when the result is not a valid configuration, Internal when it (or importing the model) failed.
         """
         self._warn_ignored(context)
-        given = to_json(context.config)
+        given = to_json(_with_groups(context, self._capabilities.devices))
         name = f"{context.name}_{context.version}_auto_complete"
         start = WorkerStart(
             name=context.name,
@@ -278,6 +278,15 @@ def initialize_arguments(context: ModelContext, placement: InstancePlacement) ->
         "model_version": str(context.version),
         "model_name": context.name,
     }
+
+
+def _with_groups(context: ModelContext, supported: Collection[InstanceKind]) -> ModelConfig:
+    """The configuration with its instance groups filled in, which the model may read, as in Triton. Groups that cannot be placed
+    stay as they are: placing says later what is wrong with them."""
+    try:
+        return normalise_instance_groups(context.config, gpus=context.devices.ids, supported=supported)[0]
+    except ConfigError:
+        return context.config
 
 
 def merge(config: ModelConfig, given: Mapping[str, Any], completed: Mapping[str, Any]) -> ModelConfig:
