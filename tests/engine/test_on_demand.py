@@ -99,8 +99,10 @@ async def test_a_request_loads_its_model_and_others_make_room(
         sinks = [r.submit(request(model="a", value=value)) for value in (1, 2)]
         await trio.testing.wait_all_tasks_blocked()
         assert (remark(r, "a"), figures(r)["waiting_requests"]) == ("it is being loaded", 2)
+        await trio.sleep(0.05)
         [explained] = r.plane.explain("a")
         assert (explained.activity.queue.waits_for, explained.activity.queue.waiting) == (WaitReason.LOAD, 2)
+        assert [level.oldest_ns for level in explained.activity.queue.levels] == [pytest.approx(0.05 * NS_PER_S)]
         assert [values(await sink.wait()) for sink in sinks] == [[1, 1], [2, 2]]
         assert trio.current_time() - began == pytest.approx(0.2), "load, then instances"
         assert (remark(r, "a"), loaded(r)) == ("", ["a"])

@@ -64,10 +64,17 @@ _NO_REQUEST = InferenceRequest(model_name="")
 class PendingRequest:
     """A request that waits for a load, and its handle (an EngineHandle); later it stands for the handle of the loaded copy."""
 
-    __slots__ = ("_handle", "_is_paused", "_owner", "bytes", "deadline_ns", "request", "sink")
+    __slots__ = ("_handle", "_is_paused", "_owner", "bytes", "deadline_ns", "request", "since_ns", "sink")
 
     def __init__(
-        self, owner: OnDemandEngine, request: InferenceRequest, sink: ResponseSink, size_bytes: int, deadline_ns: int
+        self,
+        owner: OnDemandEngine,
+        request: InferenceRequest,
+        sink: ResponseSink,
+        size_bytes: int,
+        *,
+        since_ns: int,
+        deadline_ns: int,
     ) -> None:
         self._owner = owner
         self._handle: EngineHandle | None = None
@@ -75,6 +82,7 @@ class PendingRequest:
         self.request = request
         self.sink = sink
         self.bytes = size_bytes
+        self.since_ns = since_ns
         self.deadline_ns = deadline_ns
 
     def submit(self, engine: ModelEngine) -> None:
@@ -204,10 +212,11 @@ class OnDemandEngine:
             self.statistics.refused_admission(error)
             self._demand.refused(error)
             raise
-        deadline_ns = self._clock.now_ns() + self._wait_ns_max
+        now_ns = self._clock.now_ns()
+        deadline_ns = now_ns + self._wait_ns_max
         if request.deadline_ns is not None:
             deadline_ns = min(deadline_ns, request.deadline_ns)
-        pending = PendingRequest(self, request, sink, size_bytes, deadline_ns)
+        pending = PendingRequest(self, request, sink, size_bytes, since_ns=now_ns, deadline_ns=deadline_ns)
         self._pending[pending] = None
         self._demand.wanted(deadline_ns)
         return pending
@@ -292,7 +301,9 @@ class OnDemandEngine:
         """As `ModelEngine.explain`."""
         if self.inner is not None:
             return self.inner.explain()
-        levels = (LevelActivity(waiting=len(self._pending)),) if self._pending else ()
+        now_ns = self._clock.now_ns()
+        oldest_ns = max((now_ns - each.since_ns for each in self._pending), default=0)
+        levels = (LevelActivity(waiting=len(self._pending), oldest_ns=oldest_ns),) if self._pending else ()
         reason = WaitReason.LOAD if self._pending else WaitReason.NOTHING
         return EngineActivity(queue=QueueActivity(waits_for=reason, levels=levels))
 
