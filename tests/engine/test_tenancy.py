@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.engine.ensembles import CHAIN, serve_all
 from tests.engine.fakes import RecordingSink, config, request, rig
 from tests.engine.test_model_calls import Sink as CallSink
 from tests.engine.test_rollouts import begin
@@ -109,6 +110,20 @@ async def test_a_file_that_the_ports_do_not_take_changes_nothing(tmp_path: Path)
         nursery.cancel_scope.cancel()
     with pytest.raises(InvalidArgument, match="tenant 'a' has the key 'k': --auth-config has no keys"):
         Tenancy(str(file), partial(check_tenants, str(file), ""))
+
+
+async def test_steps_of_an_ensemble_count_once_with_its_request(autojump_clock: trio.testing.MockClock, tmp_path: Path) -> None:
+    rules = {"name": "a", "concurrency": 1, "requests_per_s": 0.001, "burst": 2}
+    (tmp_path / "tenants.json").write_text(json.dumps({"tenants": [rules]}))
+    async with rig(tenants_file=str(tmp_path / "tenants.json")) as r:
+        await serve_all(r, config("a"), config("b"), CHAIN)
+        for _ in range(2):
+            assert (await r.submit(request(model="e", tenant="a")).wait()).error is None
+        with pytest.raises(TooManyRequests, match=r"tenant 'a' has sent more than its 0.001 requests a second"):
+            r.submit(request(model="e", tenant="a"))
+        assert r.plane.tenancy is not None
+        tenant = r.plane.tenancy.tenants.of("a")
+        assert (tenant.requests, tenant.running) == (2, 0)
 
 
 async def test_refusals_of_a_tenant_that_sends_too_many_do_not_count(

@@ -58,7 +58,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     none; a deadline for the whole request, counted from submission), `deadline_ns` (absolute, of the transport, on the
     server's Clock). `received_ns` is when the frontend had the whole request. `inputs` are in the caller's order. `residency`
     None: all tensors are in host memory, those of the answer too. `record` is there when somebody observes requests. `tenant` is
-    the name of whom it is of, "" where that is nobody; `is_call`: a model or a rollout makes it, for one that has been let in.
+    the name of whom it is of, "" where that is nobody; `is_call`: a model, an ensemble or a rollout makes it, for one that has
+    been let in.
     """
 
     model_name: str

@@ -97,6 +97,7 @@ class FlowStep:
             residency=residency,
             record=None if caller.record is None else caller.record.child("step", self._name),
             tenant=caller.tenant,
+            is_call=True,
         )
 
     def _residency_for(self, caller: Residency | None, on_device: bool) -> Residency:
