@@ -192,6 +192,9 @@ async def test_a_target_that_cannot_be_met_is_warned_of_once(
     assert warnings == ["target_p99_ms of 'm' is 4, and its smallest batch takes 10 ms: no batching can meet the target"]
     (finding,) = [each for each in findings(explanation) if each.limit == "target_p99_ms"]
     assert finding.sentence == "target_p99_ms is 4 ms, and the smallest batch takes 10 ms: no batching can meet it."
+    tuning = explanation.activity.queue.tuning
+    assert tuning is not None
+    assert tuning.may_wait is (rate_limit is None), "under a rate limiter no batch waits for company"
 
 
 async def test_the_choices_and_late_requests_are_measured(autojump_clock: MockClock) -> None:

@@ -6,7 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import cast
 
+import msgspec
+
 from tpy.clock import Clock
+from tpy.messages import QueueActivity
 from tpy.units import NS_PER_MS
 from tpy_data.engine.channels.rate_limiter import InstanceGate
 from tpy_data.schedulers.core.batch_tuner import BatchTuner
@@ -80,6 +83,13 @@ class _TunedGatedDriver(_Watching, GatedDriver):
     ) -> None:
         GatedDriver.__init__(self, core, clock, performer, gate)
         self._watch = watch
+
+    def explain(self) -> QueueActivity:
+        """As `GatedDriver.explain`. The core has an instance only for as long as a batch takes, so none waits for company."""
+        queue = super().explain()
+        if queue.tuning is None:
+            return queue
+        return msgspec.structs.replace(queue, tuning=msgspec.structs.replace(queue.tuning, may_wait=False))
 
 
 def tuned_driver(
