@@ -326,6 +326,7 @@ def test_polling_needs_an_interval() -> None:
             "--model-memory-budget: 'much' is not a size, expected bytes or a number with KiB, MiB, GiB",
         ),
         ({"model_memory_budget": "0"}, "--model-memory-budget: '0' is not a size"),
+        ({"model_memory_budget": "9" * 400}, "--model-memory-budget: '999"),
         ({"model_memory_budget": "-1GiB"}, "--model-memory-budget: '-1GiB' is not a size"),
         ({"model_memory_budget": "gpu:0=1GiB"}, "--model-memory-budget: 'gpu:0=1GiB' is not a size"),
         ({"model_control_mode": "on-demand"}, "--model-control-mode=on-demand needs --model-memory-budget, such as 20GiB"),
