@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import re
 import select
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -139,6 +140,18 @@ def test_a_request_arrives_whole(host: Host) -> None:
     families = {family.name: family for family in hosted.metrics.families()}
     (sample,) = families["hostile_requests"].samples
     assert (dict(sample.labels), sample.value) == ({"instance": "hostile_0"}, 2)
+
+
+def test_parameters_that_are_not_finite_go_and_come_as_they_are(host: Host) -> None:
+    """They arrived as None, and one in an answer ended the instance."""
+    hosted = host()
+    (result,) = hosted.instance().execute(
+        hosted.request(answer="parameters", large=math.inf, small=-math.inf, none=math.nan, text="null")
+    )
+    assert result.error is None, result.error
+    seen = dict(result.parameters)
+    assert math.isnan(cast(float, seen.pop("none")))
+    assert seen == {"answer": "parameters", "large": math.inf, "small": -math.inf, "text": "null"}
 
 
 def test_the_library_is_not_imported_by_the_server(host: Host) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,7 @@ def test_a_request_says_what_it_is(serve: Serve) -> None:
         requested_outputs=("OUT",),
     ) == ["seven", "abc", 3, 5, {"a": 1, "b": "ü", "c": True, "d": 1.5}, ["OUT"], ["IN"], False, [3], 11, True]
     assert said(sequence=SequencePosition(correlation_id=2**63, end=True))[1:3] == [2**63, 2]
+    assert said(parameters={"a": math.inf, "b": -math.inf, "c": "null"})[4] == {"a": math.inf, "b": -math.inf, "c": "null"}
 
 
 def test_optional_inputs_are_absent(serve: Serve) -> None:

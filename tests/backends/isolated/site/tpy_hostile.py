@@ -141,6 +141,8 @@ class HostileInstance:
             return AnswerLater(begin=lambda sender: self._start(sender, request))
         if how == "wrong":
             return ExecutionResult([Tensor("OUTPUT0", request.inputs["INPUT0"].datatype, np.zeros(1, np.complex64))])
+        if how == "parameters":
+            return ExecutionResult([], parameters=request.parameters)
         if how == "unready":
             self._ready = False
         return self._copied(request)

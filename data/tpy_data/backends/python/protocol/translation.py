@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +26,7 @@ _INTERNAL = _NUMBERS[ErrorCode.INTERNAL]
 _FLAG_START = 1
 _FLAG_END = 2
 _UINT16 = np.dtype(np.uint16)
+_NULL = b"null"
 _encode = msgspec.json.encode
 _decode_parameters = msgspec.json.Decoder(dict[str, ParameterValue]).decode
 
@@ -58,13 +61,32 @@ def tensor(name: str, number: int, array: Any) -> Tensor:
 
 
 def parameters_text(parameters: Mapping[str, ParameterValue]) -> str:
-    """A request's parameters as JSON, "" for none."""
-    return _encode(parameters).decode() if parameters else ""
+    """A request's parameters as JSON, "" for none. NaN and infinities are literals, as Triton writes them."""
+    if not parameters:
+        return ""
+    text = _encode(parameters)
+    if _NULL in text and any(type(value) is float and not math.isfinite(value) for value in parameters.values()):
+        return json.dumps(dict(parameters), separators=(",", ":"))  # which msgspec makes null
+    return text.decode()
 
 
 def parameters_of(text: str) -> dict[str, ParameterValue]:
-    """A response's parameters from JSON. Raises msgspec.DecodeError."""
-    return _decode_parameters(text) if text else {}
+    """A response's parameters from JSON, which may have the literals of `parameters_text`. Raises msgspec.DecodeError."""
+    if not text:
+        return {}
+    try:
+        return _decode_parameters(text)
+    except msgspec.DecodeError:
+        if "NaN" not in text and "Infinity" not in text:
+            raise
+        return _parameters_with_literals(text)
+
+
+def _parameters_with_literals(text: str) -> dict[str, ParameterValue]:
+    try:
+        return msgspec.convert(json.loads(text), dict[str, ParameterValue])
+    except (ValueError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def code_of(error: TpyError) -> int:
