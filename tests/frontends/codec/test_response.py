@@ -87,6 +87,12 @@ def test_literals(size: int, dtype: Any) -> None:
     assert b"null" not in text
 
 
+def test_any_nan_is_written_without_a_warning() -> None:
+    numbers = np.full(100, 0x7F800001, np.uint32).view(np.float32)  # it signals
+    text = bytes(encode_infer(response(numbers), JSON_PLAN, MODEL).parts[0])
+    assert text.count(b"NaN") == 100
+
+
 def test_a_text_null_stays_a_text() -> None:
     array = np.array([b"null", "é".encode()], dtype=object)
     text = bytes(encode_infer(response(array, parameters={"x": float("nan")}), JSON_PLAN, MODEL).parts[0])

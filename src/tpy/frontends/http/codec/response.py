@@ -340,7 +340,8 @@ def _writable(tensor: Tensor, flat: np.ndarray[Any, Any]) -> object:
             f"sending {datatype.value} data via JSON is not supported. Please use the binary data format for output"
         )
     if datatype is DataType.FP32:
-        return flat.astype(np.float64, order="C")
+        with np.errstate(invalid="ignore"):  # a NaN that signals is one that does not, in the other type
+            return flat.astype(np.float64, order="C")
     return np.ascontiguousarray(flat)
 
 
