@@ -116,6 +116,32 @@ def test_contents_that_no_writer_writes_are_refused_in_words(monkeypatch: pytest
     assert (kind, "of several kinds" in text) == (InvalidArgument, True)
 
 
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        (b"", b"\x4c"),  # the end of a group that has not begun
+        (b"", b"\x4b"),  # a group without an end
+        (b"", b"\x4b\x54"),  # one with the end of another
+        (b"", b"\x02\x00"),  # field 0
+        (b"", b"\x88\x80\x80\x80\x80\x00\x00"),  # a tag of six bytes
+        (b"", b"\x88\x80\x80\x80\x10\x00"),  # one of more than 32 bits
+        (b"\x32\x80\x80\x80\x80\x80\x00", b""),  # a length of six bytes
+    ],
+)
+def test_large_contents_are_refused_where_protobuf_refuses_small_ones(begin: bytes, end: bytes) -> None:
+    """Groups without one of their ends and long lengths were read."""
+    for count in (1, 5_000):
+        numbers = b"\x32" + varint(4 * count) + bytes(4 * count)
+        message = pb.ModelInferRequest(model_name="m")
+        message.inputs.add(name="x", datatype="FP32", shape=[count])
+        item = message.inputs[0].SerializeToString()
+        del message.inputs[:]
+        contents = begin + numbers + end
+        item += b"\x2a" + varint(len(contents)) + contents
+        wired = message.SerializeToString() + b"\x2a" + varint(len(item)) + item
+        assert _refused(wired) == (Internal, "Unable to parse request")
+
+
 def test_large_strings_are_those_that_were_written() -> None:
     """More than protobuf is given at once, with lengths of one, two and three bytes."""
     lengths = [0, 1, 127, 128, 129, 16_383, 16_384, 70_000, 0, 5]

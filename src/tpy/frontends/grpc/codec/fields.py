@@ -21,6 +21,8 @@ MORE: Final = 0x80
 _LOW: Final = 0x7F
 """The other bits: seven of the number."""
 VARINT_BYTES_MAX: Final = 10
+_SHORT_BYTES_MAX: Final = 5
+"""Of a tag or a length, which protobuf reads as 32 bits."""
 _FIXED_BYTES: Final = {FIXED64: 8, FIXED32: 4}
 
 Field = tuple[int, int, int, int]
@@ -48,7 +50,8 @@ def length_delimited(number: int) -> int:
 def each_field(data: memoryview, budget: FieldBudget) -> Iterator[Field]:
     """The fields of the message in `data`, but those of groups, which only protobuf 2 has. Raises Internal, as Triton, for bytes
     that are not a message, TooManyFields beyond `budget`."""
-    at, end, depth = 0, len(data), 0
+    at, end = 0, len(data)
+    groups: list[int] = []
     while at < end:
         if not budget.left:
             raise TooManyFields
@@ -57,7 +60,7 @@ def each_field(data: memoryview, budget: FieldBudget) -> Iterator[Field]:
         tag = data[at]
         at += 1
         if tag >= MORE:
-            tag, at = _read_varint(data, start, end)
+            tag, at = _read_varint(data, start, end, _SHORT_BYTES_MAX)
         wire_type = tag & _WIRE_TYPE_MASK
         body = at
         if wire_type == LENGTH_DELIMITED:
@@ -65,16 +68,17 @@ def each_field(data: memoryview, budget: FieldBudget) -> Iterator[Field]:
             if length < MORE:
                 at += 1
             else:
-                length, at = _read_varint(data, at, end)
+                length, at = _read_varint(data, at, end, _SHORT_BYTES_MAX)
             body = at
             at += length
         elif wire_type == VARINT:
             _, at = _read_varint(data, at, end)
         elif wire_type == GROUP_START:
-            depth += 1
+            groups.append(tag)
             continue
         elif wire_type == GROUP_END:
-            depth -= 1
+            if not groups or groups.pop() != tag - GROUP_END + GROUP_START:
+                raise unparsable()
             continue
         elif wire_type in _FIXED_BYTES:
             at += _FIXED_BYTES[wire_type]
@@ -82,8 +86,10 @@ def each_field(data: memoryview, budget: FieldBudget) -> Iterator[Field]:
             raise unparsable()
         if at > end:
             raise unparsable()
-        if not depth:
+        if not groups:
             yield tag, start, body, at
+    if groups:
+        raise unparsable()
 
 
 def count_nested_fields(data: memoryview, descriptor: Any, budget: FieldBudget) -> None:
@@ -114,10 +120,10 @@ def unparsable() -> Internal:
     return Internal("Unable to parse request")
 
 
-def _read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+def _read_varint(data: memoryview, at: int, end: int, bytes_max: int = VARINT_BYTES_MAX) -> tuple[int, int]:
     """A number of seven bits to a byte, lowest first, and where it ends."""
     value = shift = 0
-    last = min(end, at + VARINT_BYTES_MAX)
+    last = min(end, at + bytes_max)
     while at < last:
         octet = data[at]
         at += 1
