@@ -83,6 +83,7 @@ def test_wrong_arguments() -> None:
 def test_errors_carry_a_code() -> None:
     assert pb_utils.TritonError("x").code() == pb_utils.TritonError.INTERNAL
     error = pb_utils.TritonError(message="x", code=pb_utils.TritonError.CANCELLED)
+    assert (str(error.code()), f"{error.code():>22}", int(error.code())) == ("__ErrorCode.CANCELLED", " __ErrorCode.CANCELLED", 7)
     assert (error.message(), int(error.code())) == ("x", 7)
     assert issubclass(pb_utils.TritonModelException, Exception)
 
@@ -175,7 +176,9 @@ def test_types_translate() -> None:
         assert pb_utils.triton_to_numpy_type(number) == kind
         assert pb_utils.numpy_to_triton_type(kind) == number
     assert pb_utils.triton_to_numpy_type(14) is None
-    assert pb_utils.numpy_to_triton_type(np.complex64) is None
+    assert pb_utils.numpy_to_triton_type(np.dtype(np.float32)) == 11
+    for other in (np.complex64, np.str_, int, bool, "float32", "nosuch", None, 5, object()):
+        assert pb_utils.numpy_to_triton_type(other) is None
     assert pb_utils.numpy_to_triton_type(np.bytes_) == 13
     assert pb_utils.triton_string_to_numpy("TYPE_FP32") is np.float32
     assert pb_utils.triton_string_to_numpy("TYPE_UINT8") is np.uint8

@@ -40,6 +40,12 @@ class ErrorCode(enum.IntEnum):
     ALREADY_EXISTS = 6
     CANCELLED = 7
 
+    def __str__(self) -> str:
+        return f"__ErrorCode.{self.name}"  # as Triton's models write it into logs and texts
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
 
 class TritonError:
     """The error of one response. Not an exception: put it into an InferenceResponse."""

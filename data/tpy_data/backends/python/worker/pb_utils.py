@@ -111,10 +111,10 @@ def triton_to_numpy_type(data_type: int) -> type[Any] | None:
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
-    """The type number of a numpy type; None if Triton does not have it."""
+    """The type number of a numpy type or dtype; None for anything else, such as Python's types and names of types."""
     if data_type == np.bytes_:
         return datatypes.BYTES
-    return datatypes.NUMBER_OF_NUMPY.get(np.dtype(data_type))
+    return next((number for number, kind in datatypes.NUMPY_OF_NUMBER.items() if data_type == kind), None)
 
 
 def triton_string_to_numpy(triton_type_string: str) -> type[Any]:
