@@ -120,7 +120,7 @@ def _of_the_repository() -> Iterable[Operation]:
         prefix = f"/v2/repository{repository}"
         model = f"{prefix}/models/{{model}}"
         index = "Every model with its state, and why it is not ready"
-        yield Operation(tag, "POST", f"{prefix}/index", index, "{}", "IndexRequest", "Index", errors=(501,))
+        yield Operation(tag, "POST", f"{prefix}/index", index, "{}", "IndexRequest", "Index")
         yield Operation(tag, "POST", f"{model}/load", "Load a model, or load it again", "{}", "LoadRequest", errors=_LOAD_ERRORS)
         check = "What is wrong with a model's configuration, or with another one for it; nothing is loaded"
         yield Operation(tag, "POST", f"{model}/check", check, "{}", "CheckRequest", "ConfigCheck", errors=(501,))

@@ -54,6 +54,11 @@ def _of_bodies(*messages: type[msgspec.Struct]) -> dict[str, Schema]:
     return msgspec.json.schema_components(messages, ref_template="#/components/schemas/{name}")[1]
 
 
+def _or_empty(schema: Schema) -> Schema:
+    """An object, or what some clients write for an empty one: null, or an array without elements."""
+    return {**schema, "type": ["object", "null", "array"], "maxItems": 0}
+
+
 def _array(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
@@ -160,7 +165,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Labels": _object({"labels": {"type": "object", "additionalProperties": _array(_TEXT)}}),
     "RecentTraces": _object({"traces": _array(reference("TracedRequest"))}),
     **_of_messages(TracedRequest),
-    "CheckRequest": _object({}, {"parameters": _object({}, {"config": _TEXT})}),
+    "CheckRequest": _or_empty(_object({}, {"parameters": _or_empty(_object({}, {"config": _TEXT}))})),
     "ConfigCheck": _object(
         {
             "problems": _array(reference("ConfigProblem")),
@@ -204,11 +209,11 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "oneOf": [_object({"instances": {"type": "array"}}), _object({"inputs": {}})],
     },
     "V1Predictions": _object({"predictions": {"type": ["array", "object", "number", "string", "boolean"]}}),
-    "IndexRequest": _object({}, {"ready": _FLAG}),
-    "LoadRequest": _object(
-        {}, {"parameters": {"type": "object", "properties": {"config": _TEXT}, "patternProperties": {"^file:": _TEXT}}}
+    "IndexRequest": _or_empty(_object({}, {"ready": _FLAG})),
+    "LoadRequest": _or_empty(
+        _object({}, {"parameters": _or_empty({"properties": {"config": _TEXT}, "patternProperties": {"^file:": _TEXT}})})
     ),
-    "UnloadRequest": _object({}, {"parameters": _object({}, {"unload_dependents": _FLAG})}),
+    "UnloadRequest": _or_empty(_object({}, {"parameters": _or_empty(_object({}, {"unload_dependents": _FLAG}))})),
     "LogSettings": _object(
         {
             "log_file": _TEXT,
@@ -219,23 +224,27 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "log_format": _TEXT,
         }
     ),
-    "LogSettingsUpdate": _object(
-        {},
-        {
-            **{key: {"type": ["boolean", "null"]} for key in ("log_info", "log_warning", "log_error")},
-            "log_verbose_level": {**_U64, "type": ["integer", "null"]},
-            "log_format": {"enum": ["default", "ISO8601", None]},
-        },
+    "LogSettingsUpdate": _or_empty(
+        _object(
+            {},
+            {
+                **{key: {"type": ["boolean", "null"]} for key in ("log_info", "log_warning", "log_error")},
+                "log_verbose_level": {**_U64, "type": ["integer", "null"]},
+                "log_format": {"enum": ["default", "ISO8601", None]},
+            },
+        )
     ),
     "TraceSettings": _object(
         {"trace_level": _TRACE_LEVELS, "trace_rate": _TEXT, "trace_count": _TEXT, "log_frequency": _TEXT, "trace_file": _TEXT}
     ),
-    "TraceSettingsUpdate": _object(
-        {},
-        {
-            "trace_level": {"type": ["array", "null"], "items": _TEXT},
-            **{name: {"type": ["string", "null"]} for name in ("trace_rate", "trace_count", "log_frequency")},
-        },
+    "TraceSettingsUpdate": _or_empty(
+        _object(
+            {},
+            {
+                "trace_level": {"type": ["array", "null"], "items": _TEXT},
+                **{name: {"type": ["string", "null"]} for name in ("trace_rate", "trace_count", "log_frequency")},
+            },
+        )
     ),
     "Recording": _object(
         {
