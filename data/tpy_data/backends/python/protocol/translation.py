@@ -84,9 +84,12 @@ def parameters_of(text: str) -> dict[str, ParameterValue]:
 
 def _parameters_with_literals(text: str) -> dict[str, ParameterValue]:
     try:
-        return msgspec.convert(json.loads(text), dict[str, ParameterValue])
+        found: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None
+    if not isinstance(found, dict) or not all(isinstance(value, (bool, int, float, str)) for value in found.values()):
+        raise msgspec.DecodeError("expected an object of booleans, numbers and strings")
+    return found
 
 
 def code_of(error: TpyError) -> int:
