@@ -132,7 +132,7 @@ def _run(chance: Chance, make: type[TunedDynamicCore]) -> int:
         windows_min=chance.choice((1, 2)),
         gain_permille_min=chance.choice((-3000, 0, 50)),
         fit_batches=chance.choice((1, 3)),
-        lessons_ns_min=chance.choice((0, 10)),
+        learn_ns_min=chance.choice((0, 10)),
         shared_gain_permille_min=chance.choice((-3000, 0, 300)),
     )
     target_ns = chance.choice((0, 0, 6, 20))

@@ -40,9 +40,9 @@ TUNED_CONVOYS_MIN: Final = 12
 WINDOWS_LATELY: Final = 8
 """The last replays, in which a wait must not have cost more than it saved: clients may have gone."""
 
-LESSONS_NS_MIN: Final = 2 * NS_PER_MS
+LEARN_NS_MIN: Final = 2 * NS_PER_MS
 """From one batch that is learned of to the next, where its size is known and no wait has paid for long: to learn costs some
-twenty microseconds, 1 % of this. Clients that come together are still seen within some ten lessons."""
+twenty microseconds, 1 % of this. Clients that come together are still seen within some ten of these."""
 
 COMPANY_MEMORY: Final = 4
 """Replays that the number of rows to wait for is the mean of: with few of them it follows a changed number of clients."""

@@ -22,7 +22,7 @@ from tpy.limits.tuning import (
     COMPANY_MEMORY,
     FIT_BATCHES,
     GAIN_PERMILLE_MIN,
-    LESSONS_NS_MIN,
+    LEARN_NS_MIN,
     SHARED_GAIN_PERMILLE_MIN,
     WAIT_NS_MAX,
     WINDOWS_LATELY,
@@ -56,14 +56,14 @@ class TunerTerms(msgspec.Struct, frozen=True, kw_only=True):
     * `gain_permille_min`: the share of the requests' time that a wait or a split must save; `shared_gain_permille_min`: a wait
       of one of several instances.
     * `fit_batches`: from one look at the curve to the next.
-    * `lessons_ns_min`: from one batch that is learned of to the next, where the load is as it was.
+    * `learn_ns_min`: from one batch that is learned of to the next, where the load is as it was.
     """
 
     windows_min: int = WINDOWS_MIN
     gain_permille_min: int = GAIN_PERMILLE_MIN
     shared_gain_permille_min: int = SHARED_GAIN_PERMILLE_MIN
     fit_batches: int = FIT_BATCHES
-    lessons_ns_min: int = LESSONS_NS_MIN
+    learn_ns_min: int = LEARN_NS_MIN
 
 
 class ArrivalRate:
@@ -240,7 +240,7 @@ class BatchTuner:
         self._parts: list[int] = []  # by cell, the cell to send of it
         self._trial = 0
         self._batches = 0
-        self._learned_ns = -self._terms.lessons_ns_min
+        self._learned_ns = -self._terms.learn_ns_min
         self._over: _Over | None = None
         self._look(0)
 
@@ -288,7 +288,7 @@ class BatchTuner:
 
     def _knows_enough(self, now_ns: int) -> bool:
         """True soon after the beginning of a batch that was learned of: another one that is like many before says little."""
-        return now_ns < self._learned_ns + self._terms.lessons_ns_min
+        return now_ns < self._learned_ns + self._terms.learn_ns_min
 
     def forget_waits(self) -> None:
         """The instances are not those of before. What batches cost is still true."""
