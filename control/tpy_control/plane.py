@@ -12,7 +12,7 @@ import msgspec
 
 from tpy.clock import Clock
 from tpy.errors import Unavailable
-from tpy.ids import ModelId
+from tpy.ids import ModelId, Version
 from tpy.messages import IndexEntry, ModelState
 from tpy.reloading import reloaded
 from tpy.state import DesiredWriter, ModelStateStore, Snapshot
@@ -182,6 +182,15 @@ class Plane:
                 if not self.core.is_wanted(model) and model.name not in self.options.load_models:
                     self.perform(self.core.forget(model))
 
+    async def keep_answering_forever(self) -> None:
+        """Desire the versions that answer while newer ones are rolled out, and not any longer; runs until cancelled."""
+        answering: Mapping[ModelId, Version] = {}
+        async for snapshot in self.store.watch():
+            before, answering = answering, snapshot.answering
+            for model in before.keys() | answering.keys() if answering is not before else ():
+                if before.get(model) != answering.get(model):
+                    self.perform(self.core.keep_answering(model, answering.get(model)))
+
     async def return_unused_forever(self) -> None:
         """Give the source back its copies of models that are neither desired nor loaded any more; runs until cancelled."""
         before: frozenset[ModelId] | None = None
@@ -227,7 +236,15 @@ class Plane:
         snapshot = self.store.snapshot()
         failed = failed_versions(snapshot, before) if retry else ()
         apply_again = retry and is_refused(snapshot, before)
-        actions = self.core.apply(outcome, why=why, by_name=by_name, failed=failed, apply_again=apply_again, reload_touched=retry)
+        actions = self.core.apply(
+            outcome,
+            why=why,
+            by_name=by_name,
+            failed=failed,
+            apply_again=apply_again,
+            reload_touched=retry,
+            answering=snapshot.answering.get(outcome.id),
+        )
         self.perform(actions)
         desired = self.core.desired(outcome.id)
         if outcome.lifecycle and desired is not None:

@@ -78,6 +78,7 @@ async def run_control_plane(
                 # Before the first scan, so that no change is lost between the two.
                 tasks.start_soon(source.watch, plane.wake)
             tasks.start_soon(agents.follow_forever, store)
+            tasks.start_soon(plane.keep_answering_forever)
             await plane.start()
             if options.cloud is not None:
                 tasks.start_soon(plane.return_unused_forever)

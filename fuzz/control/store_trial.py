@@ -68,6 +68,7 @@ class StoreTrial:
         """State, since when, why."""
         self.models: dict[ModelId, DesiredModel] = {}
         self.rejections: dict[ModelId, tuple[str, int]] = {}
+        self.answering: dict[ModelId, Version] = {}
         self.generations: dict[ModelId, int] = {}
         self.seen = [(self.store.snapshot(), 0, "")]
         self.steps: list[str] = []
@@ -88,6 +89,14 @@ class StoreTrial:
             self.states.pop(key, None)
         self._step(f"forget {key}", legal, lambda: self.observed.forget(key), changes=before == "unavailable")
         self.taken["forget" if legal else "illegal forget"] += 1
+
+    def answer(self, model: ModelId, version: Version | None) -> None:
+        changes = self.answering.get(model) != version
+        self.answering.pop(model, None)
+        if version is not None:
+            self.answering[model] = version
+        self._step(f"answer {model} {version}", True, lambda: self.observed.answer(model, version), changes=changes)
+        self.taken["answer"] += 1
 
     def put(self, model: ModelId, config: ModelConfig) -> None:
         desired = DesiredModel(id=model, directory=Path("d"), config=config, config_revision=1, versions={})
@@ -160,6 +169,8 @@ class StoreTrial:
         rejections = {model: (each.reason, each.since_ns) for model, each in after.rejections.items()}
         if dict(after.desired) != self.models or rejections != self.rejections:
             raise self._violation(f"desired {after.desired} {rejections}, expected {self.models} {self.rejections}")
+        if dict(after.answering) != self.answering:
+            raise self._violation(f"answering {after.answering}, expected {self.answering}")
         if changed and len(self.seen) < 8:
             self.seen.append((after, after.revision, self._shown(after)))
 
@@ -184,8 +195,10 @@ def run_store(chance: Chance, store_of: type[ModelStateStore] = ModelStateStore)
             before = trial.states.get(key, ("absent", 0, ""))[0]
             legal = [state for state in states if _WORDS[state] in MOVES[before].split()]
             trial.move(key, chance.choice(legal if chance.random() < 0.85 else states), chance.choice(("", "why")))
-        elif rule < 0.7:
+        elif rule < 0.65:
             trial.forget(chance.choice(_KEYS))
+        elif rule < 0.7:
+            trial.answer(chance.choice(models), chance.choice((None, Version(1), Version(2))))
         elif rule < 0.8:
             trial.put(chance.choice(models), chance.choice(_CONFIGS))
         elif rule < 0.88:

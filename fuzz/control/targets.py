@@ -14,6 +14,8 @@ from tpy.state import ModelStateStore
 from tpy_control.core.candidate import Candidate
 from tpy_control.core.control import Action, ControlCore
 
+_ACTS = ("look", "load", "load", "unload", "fail", "fail", "fail and load", "restart", "newest answers")
+
 
 def run_control(chance: Chance, core_of: type[ControlCore] = ControlCore) -> int:
     """A random history; returns its number of steps."""
@@ -24,8 +26,10 @@ def run_control(chance: Chance, core_of: type[ControlCore] = ControlCore) -> int
         name = chance.choice("ab")
         if chance.random() < 0.5:
             trial.change(name, _change(chance), chance.choice(("look", "look", "load", "load", "nothing")))
+        elif chance.random() < 0.2:
+            trial.answer(name, chance.choice(VERSIONS))
         else:
-            trial.act(name, chance.choice(("look", "load", "load", "unload", "fail", "fail", "fail and load", "restart")))
+            trial.act(name, chance.choice(_ACTS))
     return steps
 
 
@@ -63,8 +67,10 @@ class EasyCore(ControlCore):
         by_name: bool = True,
         failed: Collection[Version] = (),
         apply_again: bool = False,
+        reload_touched: bool = False,
+        answering: Version | None = None,
     ) -> list[Action]:
-        return super().apply(candidate, why=why, by_name=by_name, apply_again=apply_again)
+        return super().apply(candidate, why=why, by_name=by_name, apply_again=apply_again, answering=answering)
 
 
 class _Lenient(ModelStateStore):
@@ -104,6 +110,9 @@ CONTROL = Target(
         "restart",
         "refused",
         "nothing",
+        "answer",
+        "newest answers",
+        "kept beyond the policy",
     ),
 )
 CANARY = Target(
@@ -128,6 +137,7 @@ STORE = Target(
         "illegal move",
         "forget",
         "illegal forget",
+        "answer",
         "put",
         "reject",
         "withdraw",

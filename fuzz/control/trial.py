@@ -1,7 +1,8 @@
 """ControlTrial: the control core beside a naive rule, in any order of events.
 
-The rule: what is desired of a model are the versions that its policy selected at the last good look, each in a generation that
-was loaded from exactly what was there then. A generation is replaced only when what it was loaded from has changed, when its load
+The rule: what is desired of a model are the versions that its policy selected at the last good look, and the one that answers
+while a newer one is rolled out, if a policy of the latest ones left that out, each in a generation that was loaded from exactly
+what was there then. A generation is replaced only when what it was loaded from has changed, when its load
 has failed and is asked for again, or when the version was not desired in between.
 """
 
@@ -21,8 +22,9 @@ from tpy_control.core.scan import FileFingerprint, ModelLocation, ModelScan, ass
 
 INVARIANT = (
     "whatever happens on disk, whatever is loaded, unloaded, fails or restarts, what is desired of a model are the versions that"
-    " its policy selected at the last good look, each in a generation loaded from what was there then; a generation is replaced"
-    " only for a reason, and never comes back; what was refused last, and nothing else, is rejected with a reason"
+    " its policy selected at the last good look, and the one that answers while a newer one is rolled out, if it is older, each"
+    " in a generation loaded from what was there then; a generation is replaced only for a reason, and never comes back; what was"
+    " refused last, and nothing else, is rejected with a reason"
 )
 VERSIONS = range(4)
 
@@ -91,6 +93,8 @@ class ControlTrial:
         self.store: dict[str, DesiredModel] = {}
         self.rejected: dict[str, str] = {}
         self.expected: dict[str, dict[int, Origin]] = {}
+        self.found: dict[str, tuple[Settings, dict[int, Origin]]] = {}  # at the last good look
+        self.answering: dict[str, int] = {}
         self.refused: set[str] = set()
         self.born: dict[int, Origin] = {}
         self.failed: set[int] = set()
@@ -131,11 +135,40 @@ class ControlTrial:
                 self.unload(name)
             case "restart":
                 self.restart()
+            case "newest answers":
+                self.answers(name, None)
             case "fail" | "fail and load":
                 self.load_fails(name)
                 if what == "fail and load":
                     self.load(name)
         self.check()
+
+    def answer(self, name: str, version: int) -> None:
+        """The data plane says that a version answers until a newer one is promoted."""
+        self.taken["answer"] += 1
+        self.steps.append(("answer", name, version))
+        self.answers(name, version)
+        self.check()
+
+    def answers(self, name: str, version: int | None) -> None:
+        self.answering.pop(name, None)
+        if version is not None:
+            self.answering[name] = version
+        before = dict(self.store[name].versions) if name in self.store else {}
+        self.perform(self.core.keep_answering(ModelId(name), None if version is None else Version(version)))
+        if self.expected.get(name):
+            self.expect(name)
+            self.keep_generations(name, {int(v): d.generation for v, d in before.items() if int(v) in self.expected[name]})
+
+    def expect(self, name: str) -> None:
+        """Write down what is to be desired: the versions that the policy selects, and the one that answers."""
+        settings, found = self.found[name]
+        versions = settings.selected(set(found))
+        answering = self.answering.get(name)
+        if isinstance(settings.policy, int) and answering in found and answering not in versions:
+            versions = {answering, *versions}
+            self.taken["kept beyond the policy"] += 1
+        self.expected[name] = {version: found[version] for version in versions}
 
     def load_fails(self, name: str) -> None:
         """The data plane reports that it could not load the newest version that is desired."""
@@ -180,11 +213,20 @@ class ControlTrial:
         assert isinstance(outcome, Candidate)
         config = self.store[name].config if name in self.store else None
         revision = self.store[name].config_revision if name in self.store else 0
-        self.perform(self.core.apply(outcome, why="test", failed=failed))
+        self.found[name] = (
+            directory.settings,
+            {
+                version: Origin(content, directory.shared, directory.settings.batch)
+                for version, content in directory.versions.items()
+            },
+        )
+        answering = self.answering.get(name)
+        self.perform(
+            self.core.apply(outcome, why="test", failed=failed, answering=None if answering is None else Version(answering))
+        )
         self.refused.discard(name)
-        self.expected[name] = {
-            version: Origin(directory.versions[version], directory.shared, directory.settings.batch) for version in selected
-        }
+        self.expect(name)
+        selected = set(self.expected[name])
         self.keep_generations(name, {int(v): d.generation for v, d in before.items() if v not in failed and int(v) in selected})
         for version in failed:
             if version in self.store[name].versions:
@@ -212,9 +254,7 @@ class ControlTrial:
                     self.rejected.pop(desired.id.name, None)
                     for version in desired.versions.values():
                         if version.generation not in self.born:
-                            directory = self.disk[desired.id.name]
-                            origin = Origin(directory.versions[version.version], directory.shared, directory.settings.batch)
-                            self.born[version.generation] = origin
+                            self.born[version.generation] = self.found[desired.id.name][1][version.version]
                 case Reject(model, reason):
                     self.rejected[model.name] = reason
                 case Withdraw(model):

@@ -44,7 +44,14 @@ class ControlMachine(RuleBasedStateMachine):
     def change(self, name: str, change: tuple[object, ...], then: str) -> None:
         self.trial.change(name, change, then)
 
-    @rule(name=NAMES, what=st.sampled_from(["look", "load", "load", "unload", "fail", "fail", "fail and load", "restart"]))
+    @rule(name=NAMES, version=VERSIONS)
+    def answer(self, name: str, version: int) -> None:
+        self.trial.answer(name, version)
+
+    @rule(
+        name=NAMES,
+        what=st.sampled_from(["look", "load", "load", "unload", "fail", "fail", "fail and load", "restart", "newest answers"]),
+    )
     def act(self, name: str, what: str) -> None:
         self.trial.act(name, what)
 

@@ -51,6 +51,7 @@ class FakeDataPlane:
         self.loading_at_once_max = 0
         self._store = store
         self._writer = store.observed_writer()
+        self.answer = self._writer.answer
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:

@@ -43,6 +43,7 @@ from tpy.testing.trio_clock import TrioClock
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
 from tpy_data.engine.channels.channel import BatchJob
+from tpy_data.engine.rollouts.kept import read_kept
 from tpy_data.executors.executor import Executor, Job
 
 Execute = Callable[[ExecutionBatch], Sequence[ExecutionResult]]
@@ -279,6 +280,8 @@ async def rig(
     """A data plane in virtual time: batches take `latency_ms` (of their instance), other work `load_ms` (of its worker). Timeouts
     of requests are deadlines unless `request_timeout` says otherwise."""
     backend = backend or ScriptedBackend()
+    if (rollout_file := options.pop("rollout_file", None)) is not None:
+        options["rollouts"] = read_kept(rollout_file)
 
     def latency_ns(worker: str, job: Job) -> int:
         chosen = latency_ms if isinstance(job, BatchJob) else load_ms

@@ -28,12 +28,12 @@ def test_rollouts_of_this_format_and_of_none_are_read(file: Path) -> None:
     line = Kept(1, 2, 0, RolloutState.ROLLED_BACK, "as asked")
     file.write_bytes(msgspec.json.encode({"m": line}))
     assert b'"format":1' in file.read_bytes()
-    assert read_kept(file) == {"m": line}
+    assert read_kept(file).lines == {"m": line}
     file.write_text('{"m": {"version": 1, "new": 2, "state": "rolled back", "reason": "as asked"}}')
-    assert read_kept(file) == {"m": line}, "as it was written before there were formats"
+    assert read_kept(file).lines == {"m": line}, "as it was written before there were formats"
     with_plan = msgspec.structs.replace(line, format=2, plan=RolloutPlan(min_requests=7))
     file.write_bytes(msgspec.json.encode({"m": with_plan}))
-    assert read_kept(file) == {"m": with_plan}
+    assert read_kept(file).lines == {"m": with_plan}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_server_starts_with_a_plan_that_is_not_taken_any_more(
     line = '{"version": 1, "new": 2, "state": "rolled back", "reason": "bad", "format": 2, "plan": %s}'
     file.write_text(f'{{"a": {{"version": 3}}, "m": {line % plan}}}')
     decided = Kept(1, 2, 0, RolloutState.ROLLED_BACK, "bad", 2, RolloutPlan())
-    assert read_kept(file) == {"a": Kept(3), "m": decided}, "it stays rolled back"
+    assert read_kept(file).lines == {"a": Kept(3), "m": decided}, "it stays rolled back"
     [said] = [record.getMessage() for record in caplog.records]
     assert said.startswith(f"model 'm': the plan in --rollout-file does not hold any more, the default one does: {reason}")
 

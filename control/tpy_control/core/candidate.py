@@ -84,14 +84,16 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A model that could be served. `config` is normalised. `versions` are the versions that the version policy selects, at least
-    one. `shared` are the content keys of the files of all versions; `warnings` are for the log. `lifecycle` is
-    the number of what its repository agents know of it, 0 without any; `origin` then the directory in the repository."""
+    one; `older` are the versions that a policy of the latest ones leaves out. `shared` are the content keys of the files of all
+    versions; `warnings` are for the log. `lifecycle` is the number of what its repository agents know of it, 0 without any;
+    `origin` then the directory in the repository."""
 
     id: ModelId
     directory: ModelDirectory
     fingerprint: DirectoryFingerprint
     config: ModelConfig
     versions: Mapping[Version, VersionScan]
+    older: Mapping[Version, VersionScan]
     shared: frozenset[tuple[str | int, ...]]
     override: Override | None = None
     warnings: tuple[str, ...] = ()
@@ -102,6 +104,13 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     def components(self) -> tuple[str, ...]:
         """The names of an ensemble's members; each once, in order."""
         return components_of(self.config)
+
+    def with_answering(self, version: Version | None) -> Candidate:
+        """The candidate with the version that answers until a newer one is promoted, if the policy leaves that out for newer
+        ones: else a newer one would get all requests at once."""
+        if version is None or version not in self.older:
+            return self
+        return msgspec.structs.replace(self, versions={version: self.older[version], **self.versions})
 
 
 def load_failure_text(model: ModelId, versions: Iterable[tuple[Version, str, str]]) -> str:
@@ -170,12 +179,14 @@ def interpret(scan: ModelScan, model: ModelId, *, auto_complete: bool, override:
         if not scan.versions:
             text += f"; expected {advice_for_folder(None, scan.other_names, folder=model.name)}"
         return Refused(id=model, kind=RefusalKind.NO_VERSIONS, message=text)
+    is_latest = config.version_policy is not None and config.version_policy.latest is not None
     return Candidate(
         id=model,
         directory=scan.directory,
         fingerprint=scan.fingerprint,
         config=config,
         versions={version.version: version for version in scan.versions if version.version in versions},
+        older={version.version: version for version in scan.versions if is_latest and version.version < versions[0]},
         shared=frozenset(file.content for file in scan.shared),
         override=override,
         warnings=(*scan.warnings, *_warnings(config, scan, problems)),

@@ -3,7 +3,8 @@
 The rule: a model's desired state is its newest good candidate. A version keeps its generation, and so stays loaded, as long as
 nothing it was loaded from has changed: its own files, the files shared by all versions, its directory, and the configuration
 except `instance_group` and `version_policy`. Otherwise, and when a load call asks again for a version that failed or whose files
-were touched, it gets a new generation. A refused candidate sets the rejection and leaves the desired state as it was.
+were touched, it gets a new generation. A refused candidate sets the rejection and leaves the desired state as it was. The version
+that answers while a newer one is rolled out is desired beside those of a policy of the latest ones.
 """
 
 from __future__ import annotations
@@ -53,10 +54,8 @@ class _Applied(msgspec.Struct, frozen=True, kw_only=True):
     """The candidate behind a desired model."""
 
     desired: DesiredModel
-    fingerprint: DirectoryFingerprint
-    override: Override | None
+    candidate: Candidate
     contents: Mapping[Version, frozenset[tuple[str | int, ...]]]
-    shared: frozenset[tuple[str | int, ...]]
     by_name: bool
     """True if a load call (or --load-model) named this model; False for a member loaded with its ensemble."""
 
@@ -98,9 +97,10 @@ class ControlCore:
         """The configuration override that a plain load reuses: that of the last load, while the model is loaded and its directory
         has not been touched since. Files of an override are never reused."""
         applied = self._applied.get(model)
-        if applied is None or applied.override is None or applied.override.directory is not None:
+        override = None if applied is None else applied.candidate.override
+        if applied is None or override is None or override.directory is not None:
             return None
-        return applied.override if applied.desired.versions and applied.fingerprint == fingerprint else None
+        return override if applied.desired.versions and applied.candidate.fingerprint == fingerprint else None
 
     def apply(
         self,
@@ -111,26 +111,38 @@ class ControlCore:
         failed: Collection[Version] = (),
         apply_again: bool = False,
         reload_touched: bool = False,
+        answering: Version | None = None,
     ) -> list[Action]:
         """Make a candidate the desired state. `failed` are versions whose desired generation has failed and is retried;
         `apply_again` retries a configuration that could not be applied, with a new revision. `reload_touched` also reloads
-        versions whose files were rewritten with the same content: operators force a reload so."""
-        before = self._applied.get(candidate.id)
+        versions whose files were rewritten with the same content: operators force a reload so. `answering` is the version that
+        answers until another is promoted."""
+        before, found, candidate = self._applied.get(candidate.id), candidate, candidate.with_answering(answering)
         if reload_touched and before is not None:
             failed = {*failed, *_touched(before, candidate)}
         desired = self._desire(candidate, before, why, failed, apply_again=apply_again)
         self._applied[candidate.id] = _Applied(
             desired=desired,
-            fingerprint=candidate.fingerprint,
-            override=candidate.override,
+            candidate=found,
             contents={version: scan.content for version, scan in candidate.versions.items()},
-            shared=candidate.shared,
             by_name=by_name or (before is not None and before.by_name and bool(before.desired.versions)),
         )
         refused = self._refused.pop(candidate.id, None)
         if before is not None and before.desired is desired and refused is None:
             return []
         return [Put(desired)]
+
+    def keep_answering(self, model: ModelId, answering: Version | None) -> list[Action]:
+        """Another version of a model answers now: desire it, and not the one before, as far as the policy leaves them out."""
+        applied = self._applied.get(model)
+        if applied is None or not applied.desired.versions:
+            return []
+        refused = self._refused.pop(model, None)
+        actions = self.apply(applied.candidate, why="rollout", by_name=applied.by_name, answering=answering)
+        if refused is None:
+            return actions
+        self._refused[model] = refused
+        return [*actions, Reject(refused.id, refused.reason, refused.message)] if actions else []
 
     def refuse(self, refused: Refused) -> list[Action]:
         """Reject a model's newest files; the desired state stays."""
@@ -218,7 +230,7 @@ class ControlCore:
 def _touched(before: _Applied, candidate: Candidate) -> Collection[Version]:
     """The versions whose files were written since, by their stat keys; all versions if shared files were. Configurations count
     only through `_keeps_loaded`, as in Triton."""
-    paths = {str(key[0]) for key in {*before.fingerprint.stat_keys} ^ {*candidate.fingerprint.stat_keys}}
+    paths = {str(key[0]) for key in {*before.candidate.fingerprint.stat_keys} ^ {*candidate.fingerprint.stat_keys}}
     folders = {path.partition("/")[0] if "/" in path else "" for path in paths - {CONFIG_FILENAME}} - {CONFIGS_FOLDER}
     if any(isinstance(version_of(folder), str) for folder in folders):
         return candidate.versions.keys()
@@ -229,7 +241,7 @@ def _keeps_loaded(before: _Applied, candidate: Candidate) -> bool:
     """Returns True if versions with unchanged files may stay loaded."""
     return (
         before.desired.directory == candidate.directory
-        and before.shared == candidate.shared
+        and before.candidate.shared == candidate.shared
         and _same_weights(before.desired.config, candidate.config)
     )
 

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from tpy.tenants import TenantsConfig
     from tpy_data.engine.budget.memory_budget import MemoryBudget
     from tpy_data.engine.memory.memory_watch import MemoryWatch
+    from tpy_data.engine.rollouts.kept import KeptRollouts
     from tpy_data.engine.tenancy.tenancy import Tenancy
 
 _log = logging.getLogger(__name__)
@@ -72,9 +73,10 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`load_threads_max` is --model-load-thread-count, `exit_timeout_ns` --exit-timeout-secs: how long stopping may take, from
     draining to the last unload. `load_retries` is --model-load-retry-count. `server_id` is --id. Without `cache` no
     answers are kept, without `rate_limit` nothing is. `request_timeout` is --request-timeout, `latencies` are the distributions
-    that --metrics-config asks for, `restarts` how failed instances are started again. `rollout_file` is
-    --rollout-file, `tenants_file` --tenants-file, which is used as far as `check_tenants` does not raise InvalidArgument,
-    `curves_file` --batching-curves-file. Without `memory_budget` all models are loaded and stay. `start_delay` is for tests."""
+    that --metrics-config asks for, `restarts` how failed instances are started again. `rollouts` has
+    the content of --rollout-file. `tenants_file` is --tenants-file, which is used as far as `check_tenants` does not raise
+    InvalidArgument, `curves_file` --batching-curves-file. Without `memory_budget` all models are loaded and stay. `start_delay`
+    is for tests."""
 
     load_threads_max: int = 4
     load_retries: int = 0
@@ -88,7 +90,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout: RequestTimeout = RequestTimeout.QUEUE
     latencies: LatencyOptions = LatencyOptions()
     restarts: RestartOptions = RestartOptions()
-    rollout_file: Path | None = None
+    rollouts: KeptRollouts | None = None
     tenants_file: str = ""
     check_tenants: Callable[[TenantsConfig], None] = lambda config: None
     curves_file: Path | None = None
@@ -318,9 +320,9 @@ async def open_data_plane(
     table = ServingTable()
     inference = EngineInference(table, store, clock=clock, model_namespacing=options.model_namespacing)
     calls = EngineCalls(inference, observers)
-    rollouts = RolloutsWhenNeeded(table, store.snapshot, clock)
-    if options.rollout_file is not None:
-        await rollouts.read(options.rollout_file)
+    rollouts = RolloutsWhenNeeded(table, store.snapshot, writer.answer, clock)
+    if options.rollouts is not None:
+        rollouts.go_on(options.rollouts)
     tenancy = None
     if options.tenants_file:
         from tpy_data.engine.tenancy.tenancy import Tenancy  # most servers have no tenants

@@ -44,7 +44,7 @@ from tpy.recording.recorder import recording
 from tpy.refusals import Refusals
 from tpy.regions import RegionRegistry
 from tpy.services import Services
-from tpy.state import ModelStateStore
+from tpy.state import ModelStateStore, ObservedWriter
 from tpy.telemetry.access_log import AccessLog, access_log
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.logs import LogController
@@ -59,6 +59,7 @@ from tpy_data.registry import BackendRegistry
 if TYPE_CHECKING:
     from tpy.assembly.auditing import Auditing
     from tpy.tenants import TenantsConfig
+    from tpy_data.engine.rollouts.kept import KeptRollouts
 
 _log = logging.getLogger(__name__)
 
@@ -129,6 +130,8 @@ async def run_server(
     clock = clock or SystemClock()
     readiness = ReadinessSignal()
     store = ModelStateStore(clock)
+    observed = store.observed_writer()
+    rollouts = await _kept_rollouts(options, observed)
     registry = _registry(options)
     observers = RequestObservers()
     outcome = Outcome.STOPPED
@@ -146,7 +149,9 @@ async def run_server(
         async with trio.open_nursery() as control_nursery, open_starting_ports(options, clock, control_nursery) as starting:
             control = await _start_control(options, store, clock, stop, control_nursery)
             if control is not None:
-                plane = _open_data_plane(options, gpus, devices, store, registry, clock, observers, custom_metrics)
+                plane = _open_data_plane(
+                    options, rollouts, gpus, devices, store, observed, registry, clock, observers, custom_metrics
+                )
                 async with plane as data:
                     data.use_repository(control if audit is None else audit.loading(control))
                     refusals = Refusals()
@@ -255,6 +260,19 @@ async def _unless(asked: trio.Event) -> AsyncIterator[None]:
         nursery.start_soon(give_up)
         yield
         nursery.cancel_scope.cancel()
+
+
+async def _kept_rollouts(options: ServerOptions, observed: ObservedWriter) -> KeptRollouts | None:
+    """Read what was decided of rollouts before. The versions that answer are written to the store before the first look at the
+    repositories: a newer one must not take their place. Raises Unavailable for a file that cannot be read."""
+    if options.rollout_file is None:
+        return None
+    from tpy_data.engine.rollouts.kept import read_kept  # few servers keep any
+
+    kept = await trio.to_thread.run_sync(read_kept, options.rollout_file)
+    for model, version in kept.answering(namespacing=options.control.namespacing).items():
+        observed.answer(model, version)
+    return kept
 
 
 async def _start_control(
@@ -372,9 +390,11 @@ def _check_tenants(options: ServerOptions) -> Callable[[TenantsConfig], None]:
 
 def _open_data_plane(
     options: ServerOptions,
+    rollouts: KeptRollouts | None,
     gpus: GpuInventory,
     devices: Devices,
     store: ModelStateStore,
+    observed: ObservedWriter,
     registry: BackendRegistry,
     clock: Clock,
     observers: RequestObservers,
@@ -394,7 +414,7 @@ def _open_data_plane(
         model_namespacing=options.control.namespacing,
         cache=options.cache,
         rate_limit=options.rate_limit,
-        rollout_file=options.rollout_file,
+        rollouts=rollouts,
         tenants_file=options.tenants_file,
         check_tenants=_check_tenants(options),
         curves_file=options.curves_file,
@@ -407,7 +427,7 @@ def _open_data_plane(
     return open_data_plane(
         found,
         store,
-        store.observed_writer(),
+        observed,
         registry,
         clock,
         devices=devices,

@@ -83,12 +83,14 @@ class ObservedVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Both halves at one moment. `revision` grows with every change."""
+    """Both halves at one moment. `revision` grows with every change. `answering` is observed, too: of models with a plan for new
+    versions, the version that answers requests without one until another is promoted."""
 
     revision: int
     desired: Mapping[ModelId, DesiredModel]
     rejections: Mapping[ModelId, Rejection]
     observed: Mapping[ObservedKey, ObservedVersion]
+    answering: Mapping[ModelId, Version]
 
     def versions_of(self, model: ModelId) -> list[ObservedVersion]:
         """The observed versions of a model, by version, then generation."""

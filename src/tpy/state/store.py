@@ -21,7 +21,7 @@ import msgspec
 
 from tpy.clock import Clock
 from tpy.errors import InvariantViolation
-from tpy.ids import Generation, ModelId
+from tpy.ids import Generation, ModelId, Version
 from tpy.messages import ModelState
 from tpy.state.model import DesiredModel, ObservedKey, ObservedVersion, Rejection, Snapshot
 
@@ -57,6 +57,7 @@ class ModelStateStore:
         self._desired: dict[ModelId, DesiredModel] = {}
         self._rejections: dict[ModelId, Rejection] = {}
         self._observed: dict[ObservedKey, ObservedVersion] = {}
+        self._answering: dict[ModelId, Version] = {}
         self._snapshot: Snapshot | None = None
         self._changed = anyio.Event()
         self._writers_given: set[str] = set()
@@ -69,6 +70,7 @@ class ModelStateStore:
                 desired=MappingProxyType(dict(self._desired)),
                 rejections=MappingProxyType(dict(self._rejections)),
                 observed=MappingProxyType(dict(self._observed)),
+                answering=MappingProxyType(dict(self._answering)),
             )
         return self._snapshot
 
@@ -182,6 +184,18 @@ class ObservedWriter:
             return
         self._check(key, before.state, None)
         del store._observed[key]
+        store._touch()
+
+    def answer(self, model: ModelId, version: Version | None) -> None:
+        """Say which version answers requests without one until another is promoted; None: whichever is the newest. No change, no
+        event."""
+        store = self._store
+        if store._answering.get(model) == version:
+            return
+        if version is None:
+            del store._answering[model]
+        else:
+            store._answering[model] = version
         store._touch()
 
     @staticmethod

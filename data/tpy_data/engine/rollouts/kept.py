@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -12,6 +13,7 @@ from tpy.config.rollout import RolloutPlan
 from tpy.echo import echo
 from tpy.errors import TpyError, Unavailable
 from tpy.files import UnusableFile, read_file
+from tpy.ids import ModelId, Version
 from tpy.limits import ROLLOUT_FILE_BYTES_MAX
 from tpy_data.engine.rollouts.core.rollout import RolloutState
 
@@ -51,6 +53,21 @@ class Kept(_Decided, frozen=True):
         return None if self.plan is msgspec.UNSET or self.state is RolloutState.PROMOTED else self.plan
 
 
+class KeptRollouts(NamedTuple):
+    """The file of --rollout-file, and its lines by model."""
+
+    file: Path
+    lines: Mapping[str, Kept]
+
+    def answering(self, *, namespacing: bool) -> dict[ModelId, Version]:
+        """The versions that answered when the file was written. With `namespacing` its models have the names of repositories."""
+        found: dict[ModelId, Version] = {}
+        for model, line in self.lines.items():
+            namespace, _, name = model.rpartition("::") if namespacing else ("", "", model)
+            found[ModelId(name, namespace)] = Version(line.new if line.state is RolloutState.PROMOTED else line.version)
+        return found
+
+
 class _Format(msgspec.Struct, frozen=True):
     """The part of a line that any format has; the first ones did not say it."""
 
@@ -63,8 +80,8 @@ _LINE = msgspec.json.Decoder(Kept)
 _DECIDED = msgspec.json.Decoder(_Decided)
 
 
-def read_kept(file: Path) -> dict[str, Kept]:
-    """The content of the file, nothing if it does not exist. Blocks. Raises Unavailable if it cannot be read."""
+def read_kept(file: Path) -> KeptRollouts:
+    """The content of the file, no lines if it does not exist. Blocks. Raises Unavailable if it cannot be read."""
     try:
         content = read_file(file, bytes_max=ROLLOUT_FILE_BYTES_MAX)
         for model, line in _FORMATS.decode(content).items():
@@ -73,12 +90,13 @@ def read_kept(file: Path) -> dict[str, Kept]:
                     f"model '{model}' has format {line.format}, expected at most {_FORMAT_MAX}: a newer tpy has written it; "
                     "start that one, or remove the file to begin with the newest version of each model"
                 )
-        return {
+        lines = {
             model: msgspec.structs.replace(line, format=FORMAT if line.given_plan is None else FORMAT_WITH_PLAN)
             for model, line in ((model, _read_line(model, text)) for model, text in _LINES.decode(content).items())
         }
+        return KeptRollouts(file, lines)
     except FileNotFoundError:
-        return {}
+        return KeptRollouts(file, {})
     except (OSError, TpyError, RecursionError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         raise Unavailable(f"--rollout-file {file} cannot be read: {error}") from None
 

@@ -114,13 +114,17 @@ class Rollouts:
         self,
         table: ServingTable,
         snapshot: Callable[[], Snapshot],
+        answer: Callable[[ModelId, Version | None], None],
         clock: Clock,
         file: Path | None = None,
         kept: Mapping[str, Kept] = MappingProxyType({}),
     ) -> None:
-        """`snapshot` says which versions a model is to have, and how far they are; `kept` is what the file had."""
+        """`snapshot` says which versions a model is to have, and how far they are; `kept` is what the file had. `answer` is told
+        which version of a model answers until another is promoted: it is not unloaded for a newer one. None: whichever is the
+        newest."""
         self._table = table
         self._snapshot = snapshot
+        self._answer = answer
         self._clock = clock
         self._file = file
         self._kept = dict(kept)
@@ -153,7 +157,9 @@ class Rollouts:
             changed, self._changed, self._woken = self._changed, set(), trio.Event()
             for model in changed:
                 self._table.reconsider(model)
-                if (now_known := self._models.get(model)) is not None:
+                now_known = self._models.get(model)
+                self._answer(model, None if now_known is None else Version(now_known.old))
+                if now_known is not None:
                     now_known.note()
             if (changed or self._is_unwritten) and self._file is not None:
                 await self._keep(self._file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
@@ -13,37 +12,43 @@ from tpy.clock import Clock
 from tpy.config.rollout import PARAMETER
 from tpy.echo import echo
 from tpy.errors import NotFound, TpyError
-from tpy.ids import ModelId
+from tpy.ids import ModelId, Version
 from tpy.messages import RolloutStatus
 from tpy.state import Snapshot
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy_data.engine.serving.serving_table import ServedModel, ServingTable, Turned
 
 if TYPE_CHECKING:
+    from tpy_data.engine.rollouts.kept import KeptRollouts
     from tpy_data.engine.rollouts.rollouts import Rollouts
 
 
 class RolloutsWhenNeeded:
     """See the module. Sets the `turn` of the table. On the Trio thread; `run` is a task of the data plane's nursery."""
 
-    def __init__(self, table: ServingTable, snapshot: Callable[[], Snapshot], clock: Clock) -> None:
-        """`snapshot` says which versions a model is to have, and how far they are."""
+    def __init__(
+        self,
+        table: ServingTable,
+        snapshot: Callable[[], Snapshot],
+        answer: Callable[[ModelId, Version | None], None],
+        clock: Clock,
+    ) -> None:
+        """As `Rollouts`."""
         self.on_decision: Callable[[Mapping[str, object]], None] = lambda facts: None
         """Told of each decision: the model, the versions, the state, why."""
         self._table = table
         self._snapshot = snapshot
+        self._answer = answer
         self._clock = clock
         self._begun: Rollouts | None = None
         self._nursery: trio.Nursery | None = None
         table.turn = self._turn
 
-    async def read(self, file: Path) -> None:
-        """Begin with what the file of --rollout-file has, and keep there what is decided. Raises Unavailable for one that cannot
-        be read."""
-        from tpy_data.engine.rollouts.kept import read_kept  # few servers need it
-        from tpy_data.engine.rollouts.rollouts import Rollouts
+    def go_on(self, kept: KeptRollouts) -> None:
+        """Begin with what the file of --rollout-file has, and keep there what is decided."""
+        from tpy_data.engine.rollouts.rollouts import Rollouts  # few servers need it
 
-        self._begin(partial(Rollouts, file=file, kept=await trio.to_thread.run_sync(read_kept, file)))
+        self._begin(partial(Rollouts, file=kept.file, kept=kept.lines))
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -102,7 +107,7 @@ class RolloutsWhenNeeded:
 
     def _make(self, make: Callable[..., Rollouts]) -> Rollouts:
         """Rollouts that have the `turn` of the table, and do not run yet."""
-        rollouts = make(self._table, self._snapshot, self._clock)
+        rollouts = make(self._table, self._snapshot, self._answer, self._clock)
         rollouts.on_decision = self._tell
         return rollouts
 

@@ -193,15 +193,10 @@ def _check_request_timeout(report: Report) -> None:
 
 def _check_rollout(report: Report) -> None:
     try:
-        plan = rollout.rollout_plan(report.config)
+        rollout.rollout_plan(report.config)
     except ValueError as error:
         text = f"parameter '{rollout.PARAMETER}' of {report.config.name} is not a valid rollout plan: {error}"
         report.error(f"parameters[{rollout.PARAMETER}]", text, expected=f"a JSON object like {rollout.EXAMPLE}")
-        return
-    policy = report.config.version_policy
-    if plan is not None and policy is not None and policy.latest is not None and policy.latest.num_versions < 2:
-        text = "a rollout needs two versions, and this keeps the newest one only: every new version gets all requests at once"
-        report.warning("version_policy", text)
 
 
 def _check_aliases(report: Report) -> None:
