@@ -31,12 +31,11 @@ from tests.engine.sequences import STATE, direct, of, sequence_backend, sequence
 from tpy.backend import ExecutionBatch, ExecutionResult, InstancePlacement, LoadedModel, ModelContext, ModelInstance
 from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter
-from tpy.errors import Internal, NotFound, QueueFull, Unavailable
+from tpy.errors import Internal, NotFound, Unavailable
 from tpy.messages import ModelState, WaitReason
 from tpy.testing.loop_guard import LoopGuard
 from tpy.units import NS_PER_S
 from tpy_data.engine import MemoryBudgetOptions
-from tpy_data.engine.budget.on_demand_engine import WaitingRoom
 
 UNIT = 1 << 30
 """Files are sparse, and so large that what this process itself grows by meanwhile does not matter."""
@@ -116,20 +115,6 @@ async def test_a_request_loads_its_model_and_others_make_room(
         assert (figures(r)["loads_total"], figures(r)["unloads_total/room"]) == (3, 1)
         [row] = r.plane.statistics("a")
         assert row.inference_count == 3
-
-
-def test_few_wait_and_with_few_bytes() -> None:
-    room = WaitingRoom(requests_max=2, bytes_max=100)
-    room.enter(500)  # alone, as large as it likes
-    with pytest.raises(QueueFull, match="requests with 500 bytes wait for models that are being loaded, and this one has 1"):
-        room.enter(1)
-    room.leave(500)
-    room.enter(60)
-    room.enter(40)
-    with pytest.raises(QueueFull, match="2 requests wait for models that are being loaded, which is the maximum"):
-        room.enter(0)
-    room.leave(60)
-    room.enter(60)
 
 
 class OwnMemory(ScriptedInstance):

@@ -368,7 +368,12 @@ async def open_data_plane(
         from tpy_data.engine.runtimes import on_demand_runtime
 
         budget = await open_budget(
-            options.memory_budget, options.machine, loader.meter, clock, loads_max=options.load_threads_max
+            options.memory_budget,
+            options.machine,
+            loader.meter,
+            clock,
+            loads_max=options.load_threads_max,
+            tenants=None if tenancy is None else tenancy.tenants,
         )
         shared = shared._replace(make_runtime=partial(on_demand_runtime.make_runtime, budget=budget))
     if tenancy is not None:

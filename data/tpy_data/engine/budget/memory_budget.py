@@ -20,7 +20,7 @@ from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
 from tpy.config.on_demand import LoadPolicy, LoadWhen, load_policy
-from tpy.errors import QueueFull, TpyError, Unavailable
+from tpy.errors import QueueFull, TooManyRequests, TpyError, Unavailable
 from tpy.files import format_of, read_file, replace_file
 from tpy.limits import MODEL_SIZES_FILE_BYTES_MAX, ON_DEMAND_LOOK_S, RETRY_AFTER_S_MAX
 from tpy.messages import MemoryUsage
@@ -43,7 +43,9 @@ from tpy_data.engine.budget.core.budget import (
 from tpy_data.engine.budget.core.sizes import FORMAT, Footprint, KeptSize, KeptSizes, Measurement, ModelFiles, Sizes
 from tpy_data.engine.budget.gpus import GpuBudget
 from tpy_data.engine.budget.metrics import BudgetUse, GpuBudgetUse, budget_families
-from tpy_data.engine.budget.on_demand_engine import OnDemandEngine, WaitingRoom
+from tpy_data.engine.budget.on_demand_engine import OnDemandEngine
+from tpy_data.engine.budget.waiting_room import WaitingRoom
+from tpy_data.schedulers.core.tenants import Tenants
 
 _log = logging.getLogger(__name__)
 _DECODER = msgspec.json.Decoder(KeptSizes)
@@ -120,7 +122,7 @@ class Member:
 
     def refused(self, error: TpyError) -> None:
         """See Demand."""
-        self._budget.refusals[FULL if isinstance(error, QueueFull) else CANNOT_FIT] += 1
+        self._budget.refusals[FULL if isinstance(error, QueueFull | TooManyRequests) else CANNOT_FIT] += 1
         error.wait_s = error.wait_s or self.later_s()
 
     def later_s(self) -> int:
@@ -130,7 +132,8 @@ class Member:
 
 class MemoryBudget:
     """That of the host, and of each of `gpus`. `file` keeps sizes, None: they are forgotten with the process; `kept` is what it
-    had. `all_on_demand`: models whose parameters say nothing else are loaded on demand. On the Trio thread; `run` is a task of
+    had. `all_on_demand`: models whose parameters say nothing else are loaded on demand. `tenants` share the places of requests
+    that wait. On the Trio thread; `run` is a task of
     the data plane's nursery."""
 
     def __init__(
@@ -144,6 +147,7 @@ class MemoryBudget:
         all_on_demand: bool = False,
         file: Path | None = None,
         kept: Mapping[str, KeptSize] = MappingProxyType({}),
+        tenants: Tenants | None = None,
     ) -> None:
         # A busy model makes room early enough that whoever waits for it is not refused just then.
         budget = (budget_bytes, *(gpu.bytes for gpu in gpus))
@@ -151,7 +155,7 @@ class MemoryBudget:
         self._gpus = gpus
         self.clock = clock
         self.wait_ns_max = wait_ns_max
-        self.room = WaitingRoom()
+        self.room = WaitingRoom(tenants=tenants)
         self._default = LoadWhen.ON_DEMAND if all_on_demand else LoadWhen.AT_START
         self._file = file
         self._sizes = Sizes(kept, {gpu.id: gpu.bytes for gpu in gpus})

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from tpy.clock import Clock
 from tpy.echo import request_prefix
-from tpy.errors import QueueFull, TpyError, Unavailable
-from tpy.limits import ON_DEMAND_WAITING_BYTES_MAX, ON_DEMAND_WAITING_MAX
+from tpy.errors import Refusal, TpyError, Unavailable
+from tpy.limits import ON_DEMAND_WAITING_BYTES_MAX
 from tpy.messages import (
     EngineActivity,
     InferenceRequest,
@@ -23,6 +23,7 @@ from tpy.messages import (
 from tpy.messages.tensors import held_bytes
 from tpy.services import ResponseSink
 from tpy.units import NS_PER_S
+from tpy_data.engine.budget.waiting_room import Place, WaitingRoom
 from tpy_data.engine.requests.handle import EngineHandle, Execution, WaitingRequest
 from tpy_data.engine.requests.model_engine import Drain, ModelEngine
 from tpy_data.engine.requests.responder import DISCARD, deliver
@@ -30,48 +31,20 @@ from tpy_data.engine.requests.statistics import VersionStatistics
 from tpy_data.engine.sequences.sequence_peers import SequenceHolder
 from tpy_data.schedulers.core import CoreSnapshot, Outcome
 
-
-class WaitingRoom:
-    """The requests of all models that wait for a load: how many there are, and their bytes."""
-
-    def __init__(self, requests_max: int = ON_DEMAND_WAITING_MAX, bytes_max: int = ON_DEMAND_WAITING_BYTES_MAX) -> None:
-        self.requests = 0
-        self.bytes = 0
-        self._requests_max = requests_max
-        self._bytes_max = bytes_max
-
-    def enter(self, size_bytes: int) -> None:
-        """One more. Raises QueueFull where that is too much."""
-        if self.requests >= self._requests_max:
-            raise QueueFull(f"{self.requests} requests wait for models that are being loaded, which is the maximum")
-        if self.requests and self.bytes + size_bytes > self._bytes_max:
-            raise QueueFull(
-                f"requests with {self.bytes} bytes wait for models that are being loaded, and this one has {size_bytes}: no more "
-                f"than {self._bytes_max} may"
-            )
-        self.requests += 1
-        self.bytes += size_bytes
-
-    def leave(self, size_bytes: int) -> None:
-        """One less."""
-        self.requests -= 1
-        self.bytes -= size_bytes
-
-
 _NO_REQUEST = InferenceRequest(model_name="")
 
 
 class PendingRequest:
     """A request that waits for a load, and its handle (an EngineHandle); later it stands for the handle of the loaded copy."""
 
-    __slots__ = ("_handle", "_is_paused", "_owner", "bytes", "deadline_ns", "request", "since_ns", "sink")
+    __slots__ = ("_handle", "_is_paused", "_owner", "deadline_ns", "place", "request", "since_ns", "sink")
 
     def __init__(
         self,
         owner: OnDemandEngine,
         request: InferenceRequest,
         sink: ResponseSink,
-        size_bytes: int,
+        place: Place,
         *,
         since_ns: int,
         deadline_ns: int,
@@ -81,7 +54,7 @@ class PendingRequest:
         self._is_paused = False
         self.request = request
         self.sink = sink
-        self.bytes = size_bytes
+        self.place = place
         self.since_ns = since_ns
         self.deadline_ns = deadline_ns
 
@@ -203,12 +176,11 @@ class OnDemandEngine:
             raise paused
         self._demand.used()
         refusal = self._demand.cannot_fit()
-        size_bytes = held_bytes(request.inputs, ON_DEMAND_WAITING_BYTES_MAX)
         try:
             if refusal is not None:
                 raise refusal
-            self._room.enter(size_bytes)
-        except Unavailable as error:
+            place = self._room.enter(held_bytes(request.inputs, ON_DEMAND_WAITING_BYTES_MAX), request.tenant)
+        except Refusal as error:
             self.statistics.refused_admission(error)
             self._demand.refused(error)
             raise
@@ -216,7 +188,7 @@ class OnDemandEngine:
         deadline_ns = now_ns + self._wait_ns_max
         if request.deadline_ns is not None:
             deadline_ns = min(deadline_ns, request.deadline_ns)
-        pending = PendingRequest(self, request, sink, size_bytes, since_ns=now_ns, deadline_ns=deadline_ns)
+        pending = PendingRequest(self, request, sink, place, since_ns=now_ns, deadline_ns=deadline_ns)
         self._pending[pending] = None
         self._demand.wanted(deadline_ns)
         return pending
@@ -322,7 +294,7 @@ class OnDemandEngine:
     def _take(self, taken: list[PendingRequest]) -> list[PendingRequest]:
         for pending in taken:
             del self._pending[pending]
-            self._room.leave(pending.bytes)
+            self._room.leave(pending.place)
         if taken and not self._pending:
             self._demand.forgotten()
             self.drain.check()

@@ -10,10 +10,17 @@ from tpy_data.engine.budget.memory_budget import MemoryBudget, read_sizes
 from tpy_data.engine.loading.memory_meter import MemoryMeter
 from tpy_data.engine.loading.placing import Machine
 from tpy_data.engine.memory_budget_options import MemoryBudgetOptions
+from tpy_data.schedulers.core.tenants import Tenants
 
 
 async def open_budget(
-    wanted: MemoryBudgetOptions, machine: Machine, meter: MemoryMeter, clock: Clock, *, loads_max: int
+    wanted: MemoryBudgetOptions,
+    machine: Machine,
+    meter: MemoryMeter,
+    clock: Clock,
+    *,
+    loads_max: int,
+    tenants: Tenants | None,
 ) -> MemoryBudget:
     """The meter looks at the memory of worker processes on GPUs from now on, where these have a budget.
 
@@ -32,4 +39,5 @@ async def open_budget(
         all_on_demand=wanted.all_on_demand,
         file=wanted.file,
         kept=kept,
+        tenants=tenants,
     )

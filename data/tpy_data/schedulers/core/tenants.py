@@ -38,7 +38,8 @@ class Tenant:
     """One tenant in the whole server. Its rules may change; its counts only grow, but for `running`: requests whose number is
     limited. `unit` is the virtual time of a nanosecond, smaller for a larger weight. `instance_ns` is what instances have worked
     for it, `tokens` what it had room for in engines. `lines` are its tickets in the queues of models; `device_ns` is the part
-    of `instance_ns` that was spent on models that share devices."""
+    of `instance_ns` that was spent on models that share devices. `loading` are its requests that wait for models to be loaded,
+    with `loading_bytes` of inputs."""
 
     __slots__ = (
         "_bucket",
@@ -46,6 +47,8 @@ class Tenant:
         "device_ns",
         "instance_ns",
         "lines",
+        "loading",
+        "loading_bytes",
         "name",
         "refused",
         "requests",
@@ -61,6 +64,8 @@ class Tenant:
         self.name = rules.name
         self.requests = 0
         self.running = 0
+        self.loading = 0
+        self.loading_bytes = 0
         self.lines: WeakSet[Line] = WeakSet()
         self.instance_ns = 0
         self.device_ns = 0
@@ -86,8 +91,8 @@ class Tenant:
 
     @property
     def waiting(self) -> int:
-        """Its requests in the queues of models."""
-        return sum([line.count for line in self.lines])
+        """Its requests in the queues of models, and those that wait for a model to be loaded."""
+        return self.loading + sum([line.count for line in self.lines])
 
     @property
     def counts_running(self) -> bool:
