@@ -24,16 +24,16 @@ _log = logging.getLogger(__name__)
 class TargetWatch:
     """Has the tuner learn, and warns once of a target that even the smallest batch misses."""
 
-    __slots__ = ("_is_over", "_model", "_tuner")
+    __slots__ = ("_is_over", "_model", "tuner")
 
     def __init__(self, model: str, tuner: BatchTuner) -> None:
         self._model = model
-        self._tuner = tuner
+        self.tuner = tuner
         self._is_over = False  # nothing is to be warned of any more
 
     def look(self) -> None:
         """Learn of the batch that is over."""
-        tuner = self._tuner
+        tuner = self.tuner
         tuner.learn()
         if self._is_over or not tuner.target_ns or not tuner.misses_target:
             return
@@ -59,7 +59,8 @@ class _Watching(SchedulerDriver):
     def done(self, instance: int, times_ns: Sequence[int] = (0,)) -> None:
         """As `SchedulerDriver.done`."""
         super().done(instance, times_ns)
-        self._watch.look()  # the batch is answered, and the next one is sent
+        if self._watch.tuner.over is not None:
+            self._watch.look()  # the batch is answered, and the next one is sent
 
 
 class _TunedDriver(_Watching):

@@ -203,18 +203,19 @@ class BatchTuner:
 
     `target_ns`: no request waits for company if it would be late then, and a batch is made smaller if that has its oldest request
     in time and the instance is fast enough with smaller ones. `may_wait`: instances neither come nor go, and nothing else shapes
-    their batches. Of the `instances` more than one are idle where `others_idle`.
+    their batches. Of the `instances` more than one are idle where `others_idle`. `over` is the last batch that is over and that
+    `learn` is to look at.
     """
 
     __slots__ = (
         "_batches",
         "_learned_ns",
-        "_over",
         "_parts",
         "_rate",
         "_terms",
         "_trial",
         "_waits",
+        "_whole_rows",
         "_window",
         "curve",
         "instances",
@@ -222,6 +223,7 @@ class BatchTuner:
         "may_wait",
         "misses_target",
         "others_idle",
+        "over",
         "target_ns",
     )
 
@@ -238,10 +240,11 @@ class BatchTuner:
         self._waits: dict[tuple[bool, int], _Waits] = {}
         self._window: _Window | None = None
         self._parts: list[int] = []  # by cell, the cell to send of it
+        self._whole_rows = 0  # up to here none is split
         self._trial = 0
         self._batches = 0
         self._learned_ns = -self._terms.learn_ns_min
-        self._over: _Over | None = None
+        self.over: _Over | None = None
         self._look(0)
 
     # events
@@ -266,17 +269,17 @@ class BatchTuner:
 
     def ended(self, rows: int, took_ns: int, now_ns: int) -> None:
         """A batch is over, which took so long; 0: nobody says. `learn` looks at it."""
-        if self._over is not None:
+        if self.over is not None:
             self.learn()
         if took_ns > 0 and (self._window is not None or not self._knows_enough(now_ns) or not self.curve.is_known(rows)):
             self._learned_ns = now_ns - took_ns
-            self._over = _Over(rows, took_ns, now_ns, self._window)
+            self.over = _Over(rows, took_ns, now_ns, self._window)
         self._window = None
 
     def learn(self) -> None:
         """Learn of the last batch that is over. Apart, because it takes longer than a decision: to be called when that batch is
         answered and the next one sent, at the latest when that is over."""
-        over, self._over = self._over, None
+        over, self.over = self.over, None
         if over is None:
             return
         self.curve.add(over.rows, over.took_ns)
@@ -293,8 +296,8 @@ class BatchTuner:
     def forget_waits(self) -> None:
         """The instances are not those of before. What batches cost is still true."""
         self._window = None
-        if self._over is not None:
-            self._over = self._over._replace(window=None)
+        if self.over is not None:
+            self.over = self.over._replace(window=None)
         self._waits.clear()
 
     # decisions
@@ -320,6 +323,8 @@ class BatchTuner:
 
     def size(self, rows: int, oldest_ns: int, now_ns: int) -> int:
         """The number of rows to send of the waiting ones that fit together."""
+        if rows <= self._whole_rows and not self.target_ns:
+            return rows
         curve, cell = self.curve, self.curve.cell_of(rows)
         part = self._parts[cell] if cell < len(self._parts) else cell
         if self.target_ns:
@@ -405,6 +410,11 @@ class BatchTuner:
 
     def _look(self, now_ns: int) -> None:
         """Decide anew which sizes are split, and into what."""
+        self._split(now_ns)
+        whole = next((cell - 1 for cell, part in enumerate(self._parts) if part != cell), len(self._parts))
+        self._whole_rows = whole * self.curve.width
+
+    def _split(self, now_ns: int) -> None:
         curve = self.curve
         curve.fit()
         cells = curve.cell_of(curve.batch_size_max)

@@ -56,6 +56,8 @@ class CostCurve:
 
     def cell_of(self, rows: int) -> int:
         """The cell of a size."""
+        if 0 < rows <= self.batch_size_max:
+            return rows if self.width == 1 else -(-rows // self.width)
         return -(-max(1, min(rows, self.batch_size_max)) // self.width)
 
     def add(self, rows: int, took_ns: int) -> None:

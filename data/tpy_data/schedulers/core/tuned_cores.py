@@ -56,6 +56,8 @@ class _Tuned(DynamicCore):
     __slots__ = ()
 
     tuner: BatchTuner
+    _all_stay: bool
+    """As `InstancePool.all_stay`, when instances last came or went."""
 
     def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1, tokens: int = 0) -> None:
         """As `DynamicCore.add_instance`."""
@@ -86,23 +88,28 @@ class _Tuned(DynamicCore):
         tuning = msgspec.structs.replace(self.tuner.explain(now_ns), halving=halving)
         return msgspec.structs.replace(super().explain(now_ns), tuning=tuning)
 
+    def _watch_anew(self) -> None:
+        super()._watch_anew()
+        self._all_stay, self.tuner.instances = self._pool.all_stay, self._pool.members
+
     def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None, now_ns: int) -> None:
         self.tuner.arrived(ticket.batch_size, now_ns)
         super()._enqueue(ticket, level, deadline_ns, now_ns)
 
     def _dispatch(self, now_ns: int) -> None:
-        tuner, pool, overlap = self.tuner, self._pool, self._overlap
-        if pool.next_free(self._revoking) is None:  # most requests arrive then, and nothing is to be decided
+        tuner, pool, overlap, actions = self.tuner, self._pool, self._overlap, self._actions
+        if not self._queue.count or pool.next_free(self._revoking) is None:  # mostly so, and nothing is to be decided
             if self._forming.looked:
                 self._forming.reset()
             return
-        tuner.may_wait = pool.all_stay and (overlap is None or not overlap.is_halving)
-        tuner.instances, tuner.others_idle = pool.members, len(pool.idle) > 1
-        before = len(self._actions)
+        tuner.may_wait = self._all_stay and (overlap is None or not overlap.is_halving)
+        tuner.others_idle = len(pool.idle) > 1
+        before = len(actions)
         super()._dispatch(now_ns)
-        for action in self._actions[before:]:
-            if isinstance(action, Dispatch):
-                tuner.began(_rows(action.batches[0]))
+        if len(actions) > before:
+            for action in actions[before:]:
+                if isinstance(action, Dispatch):
+                    tuner.began(_rows(action.batches[0]))
 
 
 def _rows(tickets: Sequence[Ticket]) -> int:
@@ -112,7 +119,7 @@ def _rows(tickets: Sequence[Ticket]) -> int:
 class TunedDynamicCore(_Tuned):
     """See the module. Sizes and delay of `options` are those of `dynamic_batching { }`."""
 
-    __slots__ = ("tuner",)
+    __slots__ = ("_all_stay", "tuner")
 
     def __init__(
         self,
@@ -123,13 +130,14 @@ class TunedDynamicCore(_Tuned):
     ) -> None:
         super().__init__(options, delay, strategy)
         self.tuner = tuner
+        self._all_stay = False
         self._forming = TunedForming(options, strategy, tuner)
 
 
 class TunedFairCore(_Tuned, FairDynamicCore):
     """See the module: with tenants."""
 
-    __slots__ = ("tuner",)
+    __slots__ = ("_all_stay", "tuner")
 
     def __init__(
         self,
@@ -141,6 +149,7 @@ class TunedFairCore(_Tuned, FairDynamicCore):
     ) -> None:
         FairDynamicCore.__init__(self, options, tenants, delay, strategy)
         self.tuner = tuner
+        self._all_stay = False
         self._forming = TunedForming(options, strategy, tuner)
 
 
