@@ -202,8 +202,8 @@ class BatchTuner:
     """Of one model version. Sizes are rows.
 
     `target_ns`: no request waits for company if it would be late then, and a batch is made smaller if that has its oldest request
-    in time and the instance is fast enough with smaller ones. `may_wait`: instances neither come nor go, and nothing else shapes
-    their batches. Of the `instances` more than one are idle where `others_idle`. `over` is the last batch that is over and that
+    in time and the instance is fast enough with smaller ones. `all_stay`: instances neither come nor go. `may_wait`: so it is,
+    and nothing else shapes their batches. Of the `instances` more than one are idle where `others_idle`. `over` is the last batch that is over and that
     `learn` is to look at.
     """
 
@@ -217,6 +217,7 @@ class BatchTuner:
         "_waits",
         "_whole_rows",
         "_window",
+        "all_stay",
         "curve",
         "instances",
         "late",
@@ -229,6 +230,7 @@ class BatchTuner:
 
     def __init__(self, curve: CostCurve, target_ns: int = 0, terms: TunerTerms = _TERMS) -> None:
         self.target_ns = target_ns
+        self.all_stay = False
         self.may_wait = False
         self.instances = 1
         self.others_idle = False

@@ -56,8 +56,6 @@ class _Tuned(DynamicCore):
     __slots__ = ()
 
     tuner: BatchTuner
-    _all_stay: bool
-    """As `InstancePool.all_stay`, when instances last came or went."""
 
     def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1, tokens: int = 0) -> None:
         """As `DynamicCore.add_instance`."""
@@ -90,7 +88,7 @@ class _Tuned(DynamicCore):
 
     def _watch_anew(self) -> None:
         super()._watch_anew()
-        self._all_stay, self.tuner.instances = self._pool.all_stay, self._pool.members
+        self.tuner.all_stay, self.tuner.instances = self._pool.all_stay, self._pool.members
 
     def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None, now_ns: int) -> None:
         self.tuner.arrived(ticket.batch_size, now_ns)
@@ -102,7 +100,7 @@ class _Tuned(DynamicCore):
             if self._forming.looked:
                 self._forming.reset()
             return
-        tuner.may_wait = self._all_stay and (overlap is None or not overlap.is_halving)
+        tuner.may_wait = tuner.all_stay and (overlap is None or not overlap.is_halving)
         tuner.others_idle = len(pool.idle) > 1
         before = len(actions)
         super()._dispatch(now_ns)
@@ -119,7 +117,7 @@ def _rows(tickets: Sequence[Ticket]) -> int:
 class TunedDynamicCore(_Tuned):
     """See the module. Sizes and delay of `options` are those of `dynamic_batching { }`."""
 
-    __slots__ = ("_all_stay", "tuner")
+    __slots__ = ("tuner",)
 
     def __init__(
         self,
@@ -130,14 +128,13 @@ class TunedDynamicCore(_Tuned):
     ) -> None:
         super().__init__(options, delay, strategy)
         self.tuner = tuner
-        self._all_stay = False
         self._forming = TunedForming(options, strategy, tuner)
 
 
 class TunedFairCore(_Tuned, FairDynamicCore):
     """See the module: with tenants."""
 
-    __slots__ = ("_all_stay", "tuner")
+    __slots__ = ("tuner",)
 
     def __init__(
         self,
@@ -149,7 +146,6 @@ class TunedFairCore(_Tuned, FairDynamicCore):
     ) -> None:
         FairDynamicCore.__init__(self, options, tenants, delay, strategy)
         self.tuner = tuner
-        self._all_stay = False
         self._forming = TunedForming(options, strategy, tuner)
 
 
