@@ -268,3 +268,25 @@ async def test_connections_with_much_to_do_take_turns() -> None:
         seen = goes[: position + count]
         most, least = max(seen.count(each) for each in range(count)), min(seen.count(each) for each in range(count))
         assert most - least <= 2  # nobody is far ahead
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_what_a_new_connection_has_sent_is_read_at_once_unless_the_turn_is_long(is_long: bool) -> None:
+    clock = Turning()
+    turns = LoopTurns(clock)
+    poller = Poller(turns)  # nobody looks at its epoll set
+    receiver = Recorder()
+    peer, raw = socket.socketpair()
+    wire = SocketWire(raw, poller)
+    peer.send(b"now")
+    async with turns.watched(), trio.open_nursery() as nursery:
+        await trio.lowlevel.checkpoint()
+        clock.ns += 2 * LOOP_TURN_NS_MAX * is_long
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await wire.read(receiver)
+        nursery.cancel_scope.cancel()
+    assert receiver.received == ([] if is_long else [b"now"])
+    await wire.aclose()
+    peer.close()
+    poller.close()

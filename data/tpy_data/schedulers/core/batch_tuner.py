@@ -203,8 +203,8 @@ class BatchTuner:
 
     `target_ns`: no request waits for company if it would be late then, and a batch is made smaller if that has its oldest request
     in time and the instance is fast enough with smaller ones. `all_stay`: instances neither come nor go. `may_wait`: so it is,
-    and nothing else shapes their batches. Of the `instances` more than one are idle where `others_idle`. `over` is the last batch that is over and that
-    `learn` is to look at.
+    and nothing else shapes their batches. Of the `instances` more than one are idle where `others_idle`. `over` is the last batch
+    that is over and that `learn` is to look at.
     """
 
     __slots__ = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
@@ -176,6 +177,7 @@ def refusal_reply(status: int, text: str) -> HttpReply:
     return json_reply(encode_error(TpyError(text)), status=status)
 
 
+@functools.lru_cache
 def reason_phrase(status: int) -> bytes:
     """The words behind a status; 405 reads "Not Allowed", as Triton's."""
     if status == HTTPStatus.METHOD_NOT_ALLOWED:

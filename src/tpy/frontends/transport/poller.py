@@ -74,6 +74,13 @@ class Poller:
             self._epoll.register(descriptor, select.EPOLLIN)
             self.wires[descriptor] = wire
 
+    def begin(self, wire: Polled) -> None:
+        """Read the wire from now on, and at once what has arrived, unless the turn is long: the request of a new connection is
+        mostly there."""
+        self.add(wire)
+        if not self._turns.is_long:
+            self._step(wire, wire.receive)
+
     def discard(self, wire: Polled) -> None:
         """Read it no more; to be called before its socket is closed. Idempotent."""
         descriptor = wire.fileno()

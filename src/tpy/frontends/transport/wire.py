@@ -74,7 +74,7 @@ class SocketWire(SendingSocket, trio.abc.AsyncResource):
     async def read(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._over = trio.Event()
-        self._poller.add(self)
+        self._poller.begin(self)
         try:
             await self._over.wait()
         finally:
