@@ -64,8 +64,8 @@ _IMPORTED = {
     "pages": (
         "numpy",
         "onnx",
-        "tpy.cli.check",
-        "tpy.cli.infer",
+        "tpy.cli.check_report",
+        "tpy.cli.infer_request",
         "tpy.cli.main",
         "tritonclient.grpc",
         "tritonclient.http",

@@ -116,9 +116,13 @@ AREAS: dict[str, tuple[str, ...]] = {
     "src/tpy/cli/importing/mls/": ("tests/unit/importing", "tests/e2e/test_import_mlserver.py"),
     "src/tpy/cli/importing/": ("tests/unit/importing", "tests/e2e/test_import.py", "tests/docs/test_reference.py"),
     "src/tpy/cli/infer.py": ("tests/e2e/test_infer.py", "tests/docs/test_reference.py"),
+    "src/tpy/cli/infer_request.py": ("tests/e2e/test_infer.py", "tests/docs/test_reference.py"),
     "src/tpy/cli/check.py": ("tests/unit/test_check_report.py", "tests/e2e/test_check.py", "tests/docs/test_reference.py"),
+    "src/tpy/cli/check_report.py": ("tests/unit/test_check_report.py", "tests/e2e/test_check.py", "tests/docs/test_reference.py"),
     "src/tpy/cli/deep_check.py": ("tests/e2e/test_check_deep.py",),
     "src/tpy/cli/doctor.py": ("tests/unit/test_doctor.py",),
+    "src/tpy/cli/doctor_machine.py": ("tests/unit/test_doctor.py",),
+    "src/tpy/cli/doctor_backends.py": ("tests/unit/test_doctor.py",),
     "src/tpy/cli/": (
         "tests/unit",
         "tests/e2e/test_start.py",

@@ -34,7 +34,7 @@ FORBIDDEN_MODULES = {
 }
 LOCAL_TOOLS = {
     "cli/init/convert.py",
-    "cli/infer.py",
+    "cli/infer_request.py",
     "ray/__main__.py",
     "cli/importing/serving.py",
     "cli/importing/ts/utils/util.py",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpy.cli.check import report
+from tpy.cli.check_report import report
 from tpy_data.registry import BackendRegistry
 
 INSTALLED = ", ".join(sorted(row.name for row in BackendRegistry().available()))

@@ -18,7 +18,7 @@ IN_ONE_THREAD = {
     "data/tpy_data/strategies/process.py": _ONE,
     "src/tpy/analyze/core/checkpoint.py": _ONE,
     "src/tpy/cli/explain/ask.py": _ONE,
-    "src/tpy/cli/infer.py": _ONE,
+    "src/tpy/cli/infer_request.py": _ONE,
     "src/tpy/cli/init/sources.py": _ONE,
     "src/tpy/cli/record.py": _ONE,
     "src/tpy/cli/rollout.py": _ONE,

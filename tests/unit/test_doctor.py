@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpy.cli import doctor, doctor_backends, main
-from tpy.cli.doctor import DoctorFinding, Verdict, examine, report
+from tpy.cli import doctor_backends, main
+from tpy.cli import doctor_machine as doctor
+from tpy.cli.doctor_machine import DoctorFinding, Verdict, examine, report
 from tpy.units import MIB
 from tpy_data.backends.onnxruntime.packages import installed_packages, package_clash
 from tpy_data.gpus import Gpu, GpuInventory

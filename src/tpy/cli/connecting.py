@@ -1,19 +1,22 @@
-"""Options of commands that ask a running server: its address, credentials, and TLS."""
+"""Options of commands that ask a running server: its address, credentials, TLS, and the form of what they print."""
 
 from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from tpy.cli.parsing import UsageError
-from tpy.cli.server_address import url_of_server
+from tpy.cli.server_address import port_of_server, url_of_server
+from tpy.flag import PORT_MAX
 
 if TYPE_CHECKING:
+    from tpy.cli.client import Client
     from tpy.load import Tls
 
 
@@ -65,6 +68,36 @@ def context_of(url: str, options: ClientTlsOptions, *, as_url_says: bool = False
     return None if chosen is None else tls_context(chosen, ["http/1.1"])
 
 
+def client_of_options(
+    url: str,
+    host: str | None,
+    port: int | None,
+    headers: Sequence[str],
+    tls: Mapping[str, Any],
+    *,
+    start: str = "tpy serve DIRECTORY",
+) -> Client:
+    """A client for --url, or the older --host and --port. Raises ClientError, and UsageError for files of TLS."""
+    from tpy.cli.client import client_of
+
+    if host or port:
+        name = host or "127.0.0.1"
+        url = f"[{name}]" if ":" in name else name
+    tls_context = context_of(url, ClientTlsOptions(**tls))
+    return client_of(url, headers=headers, port=port or port_of_server("http", os.environ), tls=tls_context, start=start)
+
+
+@contextmanager
+def errors_of_server() -> Iterator[None]:
+    """A ClientError becomes the error with which the command ends."""
+    from tpy.cli.client import ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        raise click.ClickException(str(error)) from error
+
+
 def tls_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options of TLS, for a command that takes them as the members of ClientTlsOptions."""
     for option in reversed(_TLS_OPTIONS):
@@ -99,6 +132,14 @@ header_option = click.option(
     help="Header for every request (gRPC: metadata), such as a credential. Repeat it for several.",
 )
 """Headers, for a command that takes them as `header`."""
+
+
+host_option = click.option("--host", hidden=True)
+port_option = click.option("--port", type=click.IntRange(1, PORT_MAX), hidden=True)
+"""Older spellings of --url."""
+
+json_flag = click.option("--json", "as_json", is_flag=True, help="Write one JSON document in place of text.")
+"""The option --json of a command that writes to standard output only, which takes it as `as_json`."""
 
 
 def json_option(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -7,30 +7,21 @@ second Ctrl-C ended the server at once.
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from tpy import __version__
-from tpy.cli.auth_key import auth_key
-from tpy.cli.completion import completion
-from tpy.cli.connecting import ClientTlsOptions, context_of, header_option, tls_options, url_option
 from tpy.cli.development import DEFAULTS as DEVELOPMENT_DEFAULTS
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.cli.garbage import collect_garbage
-from tpy.cli.parsing import Commands, FiniteRange, ServeCommand, UsageError, collect, serve_options
-from tpy.cli.top import SORT_NAMES
-from tpy.flag import PORT_MAX
-
-if TYPE_CHECKING:
-    from tpy.cli.client import Client
+from tpy.cli.parsing import Commands, ServeCommand, UsageError, collect, serve_options
 
 _FAILURE = 1
 _ERRORS_OF_FILES = frozenset(
@@ -42,19 +33,6 @@ _ERRORS_OF_FILES = frozenset(
 """Mistakes of whoever named the file, or of the machine's owner."""
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
-
-
-_HOST = click.option("--host", hidden=True)
-_PORT = click.option("--port", type=click.IntRange(1, PORT_MAX), hidden=True)
-"""Older spellings of --url."""
-
-
-_JSON = click.option("--json", "as_json", is_flag=True, help="Write one JSON document in place of text.")
-
-
-def _port_of_serve(name: str, default: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    kind = click.IntRange(0, PORT_MAX)
-    return click.option(name, default=default, show_default=True, type=kind, metavar="N", help="As for tpy serve.")
 
 
 @click.group(cls=Commands, context_settings=_SETTINGS)
@@ -114,299 +92,6 @@ def _serve(directories: Sequence[str], given: Mapping[str, tuple[str, ...]], *, 
         return run(server_options(values, warnings, os.environ), development=development)
 
 
-@cli.command()
-@click.argument("repository", nargs=-1, required=True, type=click.Path())
-@_JSON
-@click.option("--model-config-name", default="", metavar="NAME", help="As for tpy serve.")
-@click.option("--disable-auto-complete-config", "complete", is_flag=True, help="As for tpy serve.")
-@click.option("--model-namespacing", "namespacing", is_flag=True, help="As for tpy serve.")
-@click.option(
-    "--backend-directory",
-    default=FLAG_BY_NAME["backend-directory"].default,
-    show_default=True,
-    metavar="DIRECTORY",
-    type=click.Path(path_type=Path),
-    help="As for tpy serve.",
-)
-@click.option("--deep", is_flag=True, help="Also load each model and make one instance of it; runs the code of models.")
-def check(
-    repository: tuple[str, ...],
-    deep: bool,
-    as_json: bool,
-    model_config_name: str,
-    complete: bool,
-    namespacing: bool,
-    backend_directory: Path,
-) -> None:
-    """Check every model's configuration; nothing is loaded without --deep. Exit status 1 when something is wrong."""
-    from tpy.cli.check import report
-    from tpy.cli.serve_target import require_repository
-
-    for text in repository:
-        if "://" not in text:
-            require_repository(Path(text))
-    text, sound = report(
-        repository,
-        as_json=as_json,
-        model_config_name=model_config_name,
-        auto_complete=not complete,
-        namespacing=namespacing,
-        backend_directory=backend_directory,
-        deep=deep,
-        environment=os.environ,
-    )
-    click.echo(text)
-    sys.exit(0 if sound else _FAILURE)
-
-
-@cli.command()
-@click.argument("repository", nargs=-1, type=click.Path(path_type=Path))
-@_JSON
-@click.option("--http-address", default="0.0.0.0", show_default=True, metavar="ADDRESS", help="As for tpy serve.")
-@click.option("--grpc-address", default="0.0.0.0", show_default=True, metavar="ADDRESS", help="As for tpy serve.")
-@_port_of_serve("--http-port", 8000)
-@_port_of_serve("--grpc-port", 8001)
-@_port_of_serve("--metrics-port", 8002)
-def doctor(
-    repository: tuple[Path, ...],
-    as_json: bool,
-    http_address: str,
-    grpc_address: str,
-    http_port: int,
-    grpc_port: int,
-    metrics_port: int,
-) -> None:
-    """Look at Python, packages, backends, GPUs, ports, limits, disks and /dev/shm, and say what is wrong with each and what to
-    do. Exit status 1 when something would stop a server."""
-    from tpy.cli.doctor import examine, report
-
-    ports = {
-        "http-port": (http_address, http_port),
-        "grpc-port": (grpc_address, grpc_port),
-        "metrics-port": (http_address, metrics_port),
-    }
-    text, sound = report(examine(repository, ports), as_json=as_json)
-    click.echo(text)
-    sys.exit(0 if sound else _FAILURE)
-
-
-@cli.command()
-@click.argument("file", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@url_option
-@_HOST
-@_PORT
-@header_option
-@tls_options
-def demo(file: tuple[Path, ...], url: str, host: str | None, port: int | None, header: tuple[str, ...], **tls: Any) -> None:
-    """Ask a running demo server (make serve) what a file is, and what is on it if it is a picture."""
-    from tpy.cli.client import ClientError
-    from tpy.cli.demo import DemoClient, describe_file
-
-    try:
-        client = DemoClient(_client(url, host, port, header, tls, start="make serve"))
-        for path in file:
-            click.echo("\n".join(describe_file(client, path)))
-    except ClientError as error:
-        _fail(str(error))
-
-
-@cli.command()
-@click.argument("name")
-@click.option(
-    "--from", "source", required=True, metavar="FILE", type=click.Path(path_type=Path), help="The trained model, or a model.py."
-)
-@click.option(
-    "--repository",
-    default="models",
-    show_default=True,
-    metavar="DIRECTORY",
-    type=click.Path(path_type=Path),
-    help="Repository for the new folder; created if missing.",
-)
-@click.option(
-    "--as",
-    "form",
-    type=click.Choice(["onnx", "python", "torchscript", "pytorch", "fil", "litert", "openvino", "tensorflow"]),
-    help="Format or backend to serve the model in.",
-)
-@click.option(
-    "--env",
-    "environment",
-    metavar="DIRECTORY",
-    type=click.Path(path_type=Path),
-    help="Virtual environment that the model was made in: it is converted there, and a model.py runs there.",
-)
-@click.option(
-    "--input", "inputs", multiple=True, metavar="NAME:TYPE:SIZES", help="An input, for one row, if the file does not describe it."
-)
-@click.option(
-    "--class", "network", default="", metavar="FILE:CLASS", help="Class of the network, if the file has its weights only."
-)
-def init(
-    name: str,
-    source: Path,
-    repository: Path,
-    form: str | None,
-    environment: Path | None,
-    inputs: tuple[str, ...],
-    network: str,
-) -> None:
-    """Make a model folder of a trained model: ONNX (.onnx), scikit-learn (.joblib, .pkl), PyTorch (.pt, .pt2), XGBoost (.json,
-    .ubj), LightGBM (.txt), treelite (.tl), Keras (.keras), LiteRT (.tflite), OpenVINO (.xml), the folder of a SavedModel, or a
-    model.py.
-    Loading a pickle runs code that is in it: only files that you trust."""
-    from tpy.cli.init import InitRequest, create
-    from tpy.cli.init.sources import ModelForm, parse_input
-
-    request = InitRequest(
-        name=name,
-        source=source,
-        repository=repository,
-        form=None if form is None else ModelForm(form),
-        inputs=[parse_input(text) for text in inputs],
-        environment=environment,
-        network=network,
-    )
-    click.echo("\n".join(create(request)))
-
-
-@cli.command()
-@click.argument("model")
-@click.argument("value", nargs=-1)
-@click.option("--output", multiple=True, metavar="NAME", help="Ask for this output only. Repeat it for several.")
-@_JSON
-@url_option
-@_HOST
-@_PORT
-@header_option
-@tls_options
-def infer(
-    model: str,
-    value: tuple[str, ...],
-    output: tuple[str, ...],
-    as_json: bool,
-    url: str,
-    host: str | None,
-    port: int | None,
-    header: tuple[str, ...],
-    **tls: Any,
-) -> None:
-    """Ask a running server once. MODEL is NAME or NAME/versions/N. A VALUE is NAME=VALUE (JSON or text), NAME=@FILE, or a file:
-    a request in JSON, an array (.npy), a picture, or bytes. Values are fitted to the model's inputs; names that it does not have
-    are parameters. The responses of a decoupled model are shown as they come: of a language model the text."""
-    from tpy.cli.client import ClientError
-    from tpy.cli.infer import infer as ask
-    from tpy.cli.infer import render, shown_pieces
-
-    try:
-        tell = functools.partial(click.echo, err=True)
-        answer = ask(_client(url, host, port, header, tls), model, value, outputs=output, say=tell)
-    except ClientError as error:
-        _fail(str(error))
-    for note in answer.notes:
-        click.echo(note, err=True)
-    if answer.responses is None:
-        click.echo(render(answer, as_json=as_json))
-        return
-    try:
-        for piece in shown_pieces(answer.responses, as_json=as_json):
-            click.echo(piece, nl=False)
-    except ClientError as error:
-        _fail(str(error))
-
-
-@cli.command()
-@click.argument("model")
-@url_option
-@header_option
-@tls_options
-@click.option("--request", "request_id", metavar="ID", help="Explain the traced request with this id instead.")
-@click.option(
-    "--trace-file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The server's trace file, if it is not at the path that the server names.",
-)
-@_JSON
-def explain(
-    model: str,
-    url: str,
-    header: tuple[str, ...],
-    request_id: str | None,
-    trace_file: Path | None,
-    as_json: bool,
-    **tls: Any,
-) -> None:
-    """Say what a running server does with the requests of a model: what they wait for, what each instance does, which limit
-    binds, and what to change. MODEL is NAME or NAME/versions/N."""
-    import orjson
-
-    from tpy.cli.client import ClientError, client_of, model_path
-    from tpy.cli.explain.ask import explain_model, explain_request
-
-    try:
-        client = client_of(url, headers=header, tls=context_of(url, ClientTlsOptions(**tls)))
-        if as_json and request_id is None:
-            lines = [orjson.dumps(client.get(f"{model_path(model)}/explain")).decode()]
-        elif request_id is None:
-            lines = explain_model(client, model)
-        else:
-            lines = explain_request(client, model, request_id, trace_file=trace_file, as_json=as_json)
-    except ClientError as error:
-        _fail(str(error))
-    click.echo("\n".join(lines))
-
-
-@cli.command()
-@url_option
-@header_option
-@tls_options
-@click.option("--metrics-url", metavar="URL", help="The server's metrics port; by default port 8002 of the same host.")
-@click.option("--sort", default="rate", show_default=True, type=click.Choice(SORT_NAMES), help="Column to sort by.")
-@click.option("--model", "pattern", default="*", metavar="PATTERN", help="Only models whose names match, as in a shell.")
-@click.option("--interval", default=2.0, show_default=True, type=FiniteRange(min=0.1), metavar="SECONDS", help="Between tables.")
-@click.option("--once", is_flag=True, help="Print the table of one interval, and exit.")
-@_JSON
-def top(
-    url: str,
-    header: tuple[str, ...],
-    metrics_url: str | None,
-    sort: str,
-    pattern: str,
-    interval: float,
-    once: bool,
-    as_json: bool,
-    **tls: Any,
-) -> None:
-    """Show the models of a running server as a live table: states, rates, queues, batches, latencies, instances, memory. Keys: q
-    ends it, s sorts by the next column, r the other way round."""
-    from tpy.cli.client import ClientError, client_of
-    from tpy.cli.top.run import follow, live
-    from tpy.cli.top.run import once as one_table
-    from tpy.cli.top.source import METRICS_PORT, ServerSource
-
-    try:
-        client = client_of(url, headers=header, tls=context_of(url, ClientTlsOptions(**tls)), timeout_s=10)
-        page = metrics_url or client.host
-        page_tls = context_of(page, ClientTlsOptions(**tls), as_url_says=True)
-        metrics = client_of(page, headers=header, port=METRICS_PORT, tls=page_tls, timeout_s=2)
-        source = ServerSource(client, metrics, pattern)
-        if once or as_json:
-            click.echo("\n".join(one_table(source, sort=sort, interval_s=interval, as_json=as_json)))
-        elif sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-            live(source, url, sort=sort, interval_s=interval)
-        else:
-            follow(source, sort=sort, interval_s=interval)
-    except ClientError as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        sys.exit(0)
-
-
-for _command in (completion, auth_key):
-    cli.add_command(_command)
-
-
 def main() -> None:
     """The entry point: every mistake of the user ends in one line on standard error and exit code 1."""
     sys.exit(_guarded(lambda: cli.main(prog_name="tpy", standalone_mode=False)))
@@ -457,25 +142,6 @@ def _has_temporary_folder() -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def _client(
-    url: str,
-    host: str | None,
-    port: int | None,
-    headers: Sequence[str],
-    tls: Mapping[str, Any],
-    *,
-    start: str = "tpy serve DIRECTORY",
-) -> Client:
-    from tpy.cli.client import client_of
-    from tpy.cli.server_address import port_of_server
-
-    if host or port:
-        name = host or "127.0.0.1"
-        url = f"[{name}]" if ":" in name else name
-    tls_context = context_of(url, ClientTlsOptions(**tls))
-    return client_of(url, headers=headers, port=port or port_of_server("http", os.environ), tls=tls_context, start=start)
 
 
 def _fail(message: str) -> NoReturn:

@@ -137,11 +137,20 @@ def serve_options(defaults: Mapping[str, str] | None = None) -> Callable[[Callab
 
 _ELSEWHERE = {
     "analyze": "tpy.cli.analyze:analyze",
+    "auth-key": "tpy.cli.auth_key:auth_key",
+    "check": "tpy.cli.check:check",
+    "completion": "tpy.cli.completion:completion",
+    "demo": "tpy.cli.demo:demo",
+    "doctor": "tpy.cli.doctor:doctor",
+    "explain": "tpy.cli.explain.command:explain",
     "import": "tpy.cli.importing.command:import_models",
+    "infer": "tpy.cli.infer:infer",
+    "init": "tpy.cli.init.command:init",
     "perf": "tpy.cli.perf.command:perf",
     "record": "tpy.cli.commands_of_recordings:record",
     "replay": "tpy.cli.commands_of_recordings:replay",
     "rollout": "tpy.cli.rollout:rollout",
+    "top": "tpy.cli.top.command:top",
 }
 """Commands that are imported when they are asked for: a server does not need them."""
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import orjson
 
-from tpy.cli.infer import picture_of
+from tpy.cli.infer_request import picture_of
 from tpy.cli.parsing import UsageError
 from tpy.cli.perf.options import PerfOptions
 from tpy.cli.perf.profile import values_of
