@@ -1,4 +1,4 @@
-"""`tpy`: serve, dev, init, import, infer, perf, analyze, top, explain, record, replay, rollout, check, doctor, demo, completion.
+"""`tpy`: serve and dev, and the commands that `tpy.cli.commands` finds. `tritonserver`.
 
 Exit codes: 0 done; 1 wrong flags, a server that could not start or stop in order, or a repository with errors; 130 when a
 second Ctrl-C ended the server at once.
@@ -18,10 +18,11 @@ from typing import NoReturn
 import click
 
 from tpy import __version__
+from tpy.cli.commands import Commands
 from tpy.cli.development import DEFAULTS as DEVELOPMENT_DEFAULTS
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.cli.garbage import collect_garbage
-from tpy.cli.parsing import Commands, ServeCommand, UsageError, collect, serve_options
+from tpy.cli.parsing import ServeCommand, UsageError, collect, serve_options
 
 _FAILURE = 1
 _ERRORS_OF_FILES = frozenset(

@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from tpy import __version__
+from tpy.cli.examples import EXAMPLES
 from tpy.cli.main import cli
-from tpy.cli.reference import EXAMPLES, EXIT_CODES, sentences
+from tpy.cli.reference import EXIT_CODES, sentences
 
 
 def pages() -> dict[str, str]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import click
@@ -133,53 +131,6 @@ def serve_options(defaults: Mapping[str, str] | None = None) -> Callable[[Callab
         return command
 
     return decorate
-
-
-_ELSEWHERE = {
-    "analyze": "tpy.cli.analyze:analyze",
-    "auth-key": "tpy.cli.auth_key:auth_key",
-    "check": "tpy.cli.check:check",
-    "completion": "tpy.cli.completion:completion",
-    "demo": "tpy.cli.demo:demo",
-    "doctor": "tpy.cli.doctor:doctor",
-    "explain": "tpy.cli.explain.command:explain",
-    "import": "tpy.cli.importing.command:import_models",
-    "infer": "tpy.cli.infer:infer",
-    "init": "tpy.cli.init.command:init",
-    "perf": "tpy.cli.perf.command:perf",
-    "record": "tpy.cli.commands_of_recordings:record",
-    "replay": "tpy.cli.commands_of_recordings:replay",
-    "rollout": "tpy.cli.rollout:rollout",
-    "top": "tpy.cli.top.command:top",
-}
-"""Commands that are imported when they are asked for: a server does not need them."""
-
-
-class Commands(click.Group):
-    """The commands of tpy; a flag of the server in front of all of them is not one of theirs."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """See click."""
-        return sorted({*self.commands, *_ELSEWHERE})
-
-    def get_command(self, ctx: click.Context | None, name: str) -> click.Command | None:
-        """See click."""
-        if name not in self.commands and name in _ELSEWHERE:
-            module, _, attribute = _ELSEWHERE[name].partition(":")
-            self.add_command(getattr(import_module(module), attribute), name)
-        return self.commands.get(name)
-
-    def all_commands(self) -> Mapping[str, click.Command]:
-        """All of them by name, imported."""
-        for name in _ELSEWHERE:
-            self.get_command(None, name)
-        return self.commands
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse it with the right place for it."""
-        if args and args[0].startswith("--") and args[0][2:].partition("=")[0] in FLAG_BY_NAME:
-            raise UsageError(f"unrecognized option '{args[0]}', did you mean: tpy serve {shlex.join(args)}")
-        return super().parse_args(ctx, args)
 
 
 class ServeCommand(click.Command):
