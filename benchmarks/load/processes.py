@@ -16,8 +16,8 @@ import socket
 import statistics
 from collections.abc import Sequence
 
-from tpy.load import Level, Meter, RawTemplate, Rules, Target, Workload
-from tpy.load.core.http1 import encode_request
+from tpy_tools.load import Level, Meter, RawTemplate, Rules, Target, Workload
+from tpy_tools.load.core.http1 import encode_request
 
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 _SERVERS = 4

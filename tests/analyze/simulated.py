@@ -14,9 +14,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tpy.analyze.core.goal import Figures
-from tpy.analyze.core.space import OFF, read
 from tpy.config import ModelConfig
+from tpy_tools.analyze.core.goal import Figures
+from tpy_tools.analyze.core.space import OFF, read
 
 CORES = 2
 _CLIENT_MS = 0.1

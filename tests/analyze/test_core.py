@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tpy.analyze.core.checkpoint import CheckpointError, header_line, read_checkpoint, row_line
-from tpy.analyze.core.fields import FieldError
-from tpy.analyze.core.goal import Constraint, Figures, Goal, Row, average, together
-from tpy.analyze.core.search import Search, brute, quick
-from tpy.analyze.core.space import OFF, CandidateConfig, Point, Space, Value, is_served, make_space, read
 from tpy.config import ModelConfig, format_pbtxt, parse_pbtxt
+from tpy_tools.analyze.core.checkpoint import CheckpointError, header_line, read_checkpoint, row_line
+from tpy_tools.analyze.core.fields import FieldError
+from tpy_tools.analyze.core.goal import Constraint, Figures, Goal, Row, average, together
+from tpy_tools.analyze.core.search import Search, brute, quick
+from tpy_tools.analyze.core.space import OFF, CandidateConfig, Point, Space, Value, is_served, make_space, read
 
 BASE = parse_pbtxt('name: "m" backend: "python" max_batch_size: 4 instance_group { count: 1 kind: KIND_CPU }').config
 WISHES: dict[str, list[Value]] = {

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tpy.analyze.core.goal import Constraint
-from tpy.analyze.model_analyzer import read_file
-from tpy.analyze.plan import AnalysisError, parse_numbers, parse_objectives
+from tpy_tools.analyze.core.goal import Constraint
+from tpy_tools.analyze.model_analyzer import read_file
+from tpy_tools.analyze.plan import AnalysisError, parse_numbers, parse_objectives
 
 
 def read(tmp_path: Path, text: str) -> Any:

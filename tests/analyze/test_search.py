@@ -12,11 +12,11 @@ from functools import cache
 import msgspec
 import pytest
 
-from tpy.analyze.core.goal import Constraint, Figures, Goal, Row, average
-from tpy.analyze.core.optuna_search import OptunaSettings, optuna
-from tpy.analyze.core.search import Search, brute, confirmed, quick
-from tpy.analyze.core.space import OFF, CandidateConfig, Point, Space, Value, make_space
 from tpy.config import parse_pbtxt
+from tpy_tools.analyze.core.goal import Constraint, Figures, Goal, Row, average
+from tpy_tools.analyze.core.optuna_search import OptunaSettings, optuna
+from tpy_tools.analyze.core.search import Search, brute, confirmed, quick
+from tpy_tools.analyze.core.space import OFF, CandidateConfig, Point, Space, Value, make_space
 
 from .simulated import EFFICIENTNET, SILERO, Network, measure
 

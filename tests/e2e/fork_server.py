@@ -64,8 +64,8 @@ _IMPORTED = {
     "pages": (
         "numpy",
         "onnx",
-        "tpy.cli.check_report",
-        "tpy.cli.infer_request",
+        "tpy_tools.commands.check_report",
+        "tpy_tools.commands.infer_request",
         "tpy.cli.main",
         "tritonclient.grpc",
         "tritonclient.http",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tpy.cli.parsing import UsageError
-from tpy.cli.perf.command import perf
+from tpy_tools.commands.perf.command import perf
 
 from .server import RunOutcome
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tpy.cli.analyze import analyze
 from tpy.cli.parsing import UsageError
 from tpy.config import parse_pbtxt
 from tpy.errors import TpyError
+from tpy_tools.commands.analyze import analyze
 
 from .server import ServerProcess, run_tpy
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import tritonclient.http
 
-from tpy.cli.client import client_of
+from tpy_tools.commands.client import client_of
 
 from .repositories import ModelFolder
 from .server import ServerProcess

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpy.cli.init.convert import run as convert
-from tpy.cli.init.sources import WAYS, ModelForm, Way, choose
+from tpy_tools.commands.init.convert import run as convert
+from tpy_tools.commands.init.sources import WAYS, ModelForm, Way, choose
 
 from .repositories import AFFINE_CONFIG, ModelFolder
 from .server import ServerProcess, run_tpy

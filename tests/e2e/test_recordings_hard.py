@@ -13,9 +13,9 @@ import tritonclient.http
 from tritonclient.utils import shared_memory
 
 from tests.recording.reading import read_file
-from tpy.cli.client import Client
 from tpy.frontends.access.config import digest, key_entry
 from tpy.recording.core.file_format import RecordingReader
+from tpy_tools.commands.client import Client
 
 from .repositories import AFFINE_CONFIG, ModelFolder
 from .server import ServerProcess, run_tpy

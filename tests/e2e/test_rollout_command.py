@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tpy.cli.rollout import rollout as rollout_command
+from tpy_tools.commands.rollout import rollout as rollout_command
 
 from .server import run_tpy
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpy.load.core.histogram import PRECISION_BITS, VALUE_MAX, LatencyHistogram
-from tpy.load.core.ranges import BadRange, parse_range
-from tpy.load.core.schedules import ClosedLoop, OpenLoop
-from tpy.load.core.searching import BinarySearch, LinearSearch, Search
-from tpy.load.core.stability import WindowFigures, is_beyond, is_stable
-from tpy.load.exchange import WorkerSettings
-from tpy.load.links import Target
-from tpy.load.worker import intervals_of
+from tpy_tools.load.core.histogram import PRECISION_BITS, VALUE_MAX, LatencyHistogram
+from tpy_tools.load.core.ranges import BadRange, parse_range
+from tpy_tools.load.core.schedules import ClosedLoop, OpenLoop
+from tpy_tools.load.core.searching import BinarySearch, LinearSearch, Search
+from tpy_tools.load.core.stability import WindowFigures, is_beyond, is_stable
+from tpy_tools.load.exchange import WorkerSettings
+from tpy_tools.load.links import Target
+from tpy_tools.load.worker import intervals_of
 
 VALUES = st.lists(st.integers(0, VALUE_MAX), min_size=1, max_size=200)
 

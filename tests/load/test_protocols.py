@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from tests.pace import at_pace
 from tpy._proto import message_class
 from tpy.http2.codes import frame_header, settings_frame
-from tpy.load import (
+from tpy.messages import DataType, Tensor
+from tpy.units import KIB, MIB
+from tpy_tools.load import (
     AnswerPart,
     BrokenAnswer,
     PlannedCall,
@@ -27,13 +29,11 @@ from tpy.load import (
     read_grpc,
     read_http,
 )
-from tpy.load.core.answers import TokenCounts
-from tpy.load.core.http1 import AnswerReader, EventSplitter
-from tpy.load.core.http2 import GrpcConnection, frame_message
-from tpy.load.core.tokens import TokenEvents, tokens_of
-from tpy.load.links import Events, Target, _stream_answer, connect
-from tpy.messages import DataType, Tensor
-from tpy.units import KIB, MIB
+from tpy_tools.load.core.answers import TokenCounts
+from tpy_tools.load.core.http1 import AnswerReader, EventSplitter
+from tpy_tools.load.core.http2 import GrpcConnection, frame_message
+from tpy_tools.load.core.tokens import TokenEvents, tokens_of
+from tpy_tools.load.links import Events, Target, _stream_answer, connect
 
 CUTS = st.lists(st.integers(0, 400), max_size=12)
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n5;x=y\r\ndefgh\r\n0\r\nT: 1\r\n\r\n"

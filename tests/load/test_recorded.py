@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from tpy import limits
-from tpy.load import AnswerPart, Slot
-from tpy.load import records as module
-from tpy.load.gpus import MeasuredGpu, gpus_of, use_of
-from tpy.load.records import NO_BODY, Body, ReceivedResponse, Record, Records
+from tpy_tools.load import AnswerPart, Slot
+from tpy_tools.load import records as module
+from tpy_tools.load.gpus import MeasuredGpu, gpus_of, use_of
+from tpy_tools.load.records import NO_BODY, Body, ReceivedResponse, Record, Records
 
 PAGE = """# HELP nv_gpu_utilization GPU utilization rate [0.0 - 1.0)
 # TYPE nv_gpu_utilization gauge

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpy.load import MeasuredServer, ServerError, Target
-from tpy.load.shared_memory import CudaMemory, Memory, NoSharedMemory, SharedTensors, SystemMemory
 from tpy.messages import DataType, Tensor
 from tpy.testing import FakeDevice
+from tpy_tools.load import MeasuredServer, ServerError, Target
+from tpy_tools.load.shared_memory import CudaMemory, Memory, NoSharedMemory, SharedTensors, SystemMemory
 
 FIRST = Tensor("A", DataType.FP32, np.arange(5, dtype=np.float32))
 SECOND = Tensor("B", DataType.INT64, np.array([7, 8]))

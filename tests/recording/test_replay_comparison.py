@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tpy.frontends.binary_tensor import write_binary
-from tpy.load import PlannedCall
 from tpy.messages import DataType, Tensor
 from tpy.recording.core.entries import RecordedRequest, RecordedResponse, RecordedSequence, RecordedTensor
-from tpy.replay.core.comparison import Answered, compare
-from tpy.replay.core.report import RequestOutcome, Results, render
-from tpy.replay.requests import Calls
+from tpy_tools.load import PlannedCall
+from tpy_tools.replay.core.comparison import Answered, compare
+from tpy_tools.replay.core.report import RequestOutcome, Results, render
+from tpy_tools.replay.requests import Calls
 
 NAN, INF = float("nan"), float("inf")
 

@@ -11,10 +11,10 @@ import pytest
 from tpy.messages import DataType
 from tpy.recording.core.entries import Beginning, RecordedRequest, RecordedTensor, RecordingEnd
 from tpy.recording.core.file_format import RecordingReader, UnreadableRecording, read_entry, write_entry, write_preface
-from tpy.replay import loading
-from tpy.replay.arrivals import EntryPlace, SortedArrivals
-from tpy.replay.loading import RecordingError, RequestLoader, scan
-from tpy.replay.requests import Calls
+from tpy_tools.replay import loading
+from tpy_tools.replay.arrivals import EntryPlace, SortedArrivals
+from tpy_tools.replay.loading import RecordingError, RequestLoader, scan
+from tpy_tools.replay.requests import Calls
 
 PREFACE = write_preface(Beginning(server="s", server_version="1", began_ns=0, models=("*",)))
 

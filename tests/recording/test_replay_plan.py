@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 import pytest
 
 from tpy.recording.core.entries import RecordedRequest, RecordedSequence
-from tpy.replay.core.plan import ReplaySchedule
+from tpy_tools.replay.core.plan import ReplaySchedule
 
 
 def request(arrived_ns: int, *, sequence: int | None = None, stream: str = "", latency_ns: int = 10) -> RecordedRequest:

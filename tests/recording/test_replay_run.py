@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from tpy.cli.parsing import UsageError
-from tpy.cli.replay import DIFFERENT, EQUAL, FAILED, Wanted, run
 from tpy.messages import DataType
 from tpy.recording.core.entries import (
     Beginning,
@@ -25,6 +24,7 @@ from tpy.recording.core.entries import (
     RecordingEnd,
 )
 from tpy.recording.core.file_format import write_entry, write_preface
+from tpy_tools.commands.replay import DIFFERENT, EQUAL, FAILED, Wanted, run
 
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 _ID = re.compile(rb'"id":"(\d+)"')

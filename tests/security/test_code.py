@@ -16,9 +16,10 @@ import pytest
 import tpy
 import tpy_control
 import tpy_data
+import tpy_tools
 from tests.pace import at_pace
 
-PACKAGES = (tpy, tpy_control, tpy_data)
+PACKAGES = (tpy, tpy_control, tpy_data, tpy_tools)
 FORBIDDEN_MODULES = {
     "pickle",
     "cPickle",
@@ -33,11 +34,11 @@ FORBIDDEN_MODULES = {
     "code",
 }
 LOCAL_TOOLS = {
-    "cli/init/convert.py",
-    "cli/infer_request.py",
+    "commands/init/convert.py",
+    "commands/infer_request.py",
     "ray/__main__.py",
-    "cli/importing/serving.py",
-    "cli/importing/ts/utils/util.py",
+    "commands/importing/serving.py",
+    "commands/importing/ts/utils/util.py",
 }
 """Commands that read files of the user who types them, never what comes over a wire: `tpy init` loads a trained model, which its
 help says runs the code in it, and `tpy infer` an array without objects. That of Ray writes YAML, and reads none; models of
@@ -78,7 +79,13 @@ def test_nothing_is_unpickled_evaluated_or_given_to_a_shell() -> None:
     assert found == []
 
 
-ELSEWHERE = ("tpy.cli.mlflow_deployments", "tpy.ray", "tpy._proto", "tpy.cli.importing.ts", "tpy.cli.importing.mls")
+ELSEWHERE = (
+    "tpy_tools.commands.mlflow_deployments",
+    "tpy.ray",
+    "tpy._proto",
+    "tpy_tools.commands.importing.ts",
+    "tpy_tools.commands.importing.mls",
+)
 
 
 def _modules(package: ModuleType) -> Iterator[str]:
@@ -94,7 +101,7 @@ def _modules(package: ModuleType) -> Iterator[str]:
 def _patterns() -> dict[str, re.Pattern[str] | re.Pattern[bytes]]:
     """Every regular expression that a module of ours holds."""
     found: dict[str, re.Pattern[str] | re.Pattern[bytes]] = {}
-    for package in (tpy, tpy_control):
+    for package in (tpy, tpy_control, tpy_tools):
         for name in _modules(package):
             for variable, value in vars(importlib.import_module(name)).items():
                 if isinstance(value, re.Pattern):

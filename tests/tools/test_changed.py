@@ -58,7 +58,7 @@ def test_a_package_is_run_with_its_tests() -> None:
         "tests/conformance/test_cache.py",
         "tests/engine",
     ]
-    assert suites_of_changes(files_of_package("tpy.load")) == [
+    assert suites_of_changes(files_of_package("tpy_tools.load")) == [
         "tests/e2e/test_perf.py",
         "tests/e2e/test_perf_tls.py",
         "tests/load",

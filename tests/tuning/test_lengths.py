@@ -15,7 +15,6 @@ from fuzz.schedulers.length_targets import best_choice
 from tests.engine.fakes import config, dynamic, request, rig
 from tests.tuning.lengths import SENTENCES, Sentence, by_length, in_order_of_arrival, serve
 from tpy.backend import BackendCapabilities, ExecutionBatch, ExecutionResult
-from tpy.cli.explain.core.model import lines_of
 from tpy.config import validate
 from tpy.config.model_config import ModelConfig, ModelInput, ModelParameter, TensorReshape
 from tpy.config.tuned_batching import LengthBatching, length_batching, tuned_batching
@@ -30,6 +29,7 @@ from tpy_data.schedulers.core.length_cores import LengthDynamicCore, LengthFairC
 from tpy_data.schedulers.core.rate_limiter import Supply
 from tpy_data.schedulers.core.tenants import tenants_of
 from tpy_data.schedulers.core.tuned_cores import TunedDynamicCore
+from tpy_tools.commands.explain.core.model import lines_of
 
 IDS = ModelInput(name="IDS", data_type=DataType.INT64, dims=(-1,), allow_ragged_batch=True)
 MASK = ModelInput(name="MASK", data_type=DataType.INT64, dims=(2, -1), allow_ragged_batch=True)

@@ -14,7 +14,6 @@ from trio.testing import MockClock
 
 from tests.engine.fakes import Rig, config, dynamic, instances, request, rig
 from tpy.backend import ExecutionBatch, ExecutionResult
-from tpy.cli.explain.core.model import lines_of
 from tpy.config import validate
 from tpy.config.model_config import DynamicBatching, ModelConfig, ModelParameter, SequenceBatching, StrategyDirect
 from tpy.config.tuned_batching import TunedBatching, tuned_batching
@@ -34,6 +33,7 @@ from tpy_data.schedulers.core.fair_cores import FairDynamicCore
 from tpy_data.schedulers.core.rate_limiter import Supply
 from tpy_data.schedulers.core.tenants import tenants_of
 from tpy_data.schedulers.core.tuned_cores import TunedDynamicCore, TunedFairCore
+from tpy_tools.commands.explain.core.model import lines_of
 
 
 def tuned_config(batching: str = "auto", target_ms: str = "", **changes: Any) -> ModelConfig:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tpy.cli.check_report import report
 from tpy_data.registry import BackendRegistry
+from tpy_tools.commands.check_report import report
 
 INSTALLED = ", ".join(sorted(row.name for row in BackendRegistry().available()))
 TENSORS = 'input { name: "I" data_type: TYPE_FP32 dims: 1 } output { name: "O" data_type: TYPE_FP32 dims: 1 }\n'

@@ -11,7 +11,7 @@ import pytest
 from tpy.cli import main
 from tpy.cli.main import cli
 from tpy.cli.man import pages
-from tpy.cli.server_address import port_of_server, url_of_server
+from tpy_tools.commands.server_address import port_of_server, url_of_server
 
 ASK_A_SERVER = ("infer", "perf", "top", "explain", "record", "replay", "analyze", "demo")
 WITH_TABLES = ("infer", "perf", "top", "explain", "record", "replay", "analyze", "check", "doctor")

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpy.cli import doctor_backends, main
-from tpy.cli import doctor_machine as doctor
-from tpy.cli.doctor_machine import DoctorFinding, Verdict, examine, report
+from tpy.cli import main
 from tpy.units import MIB
 from tpy_data.backends.onnxruntime.packages import installed_packages, package_clash
 from tpy_data.gpus import Gpu, GpuInventory
+from tpy_tools.commands import doctor_backends
+from tpy_tools.commands import doctor_machine as doctor
+from tpy_tools.commands.doctor_machine import DoctorFinding, Verdict, examine, report
 
 
 def finding(findings: Sequence[DoctorFinding], subject: str) -> DoctorFinding:

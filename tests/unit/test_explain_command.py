@@ -9,12 +9,6 @@ import msgspec
 import orjson
 import pytest
 
-from tpy.cli.client import Client, ClientError, client_of
-from tpy.cli.explain import ask
-from tpy.cli.explain.ask import explain_model, explain_request, read_rows
-from tpy.cli.explain.core.model import lines_of
-from tpy.cli.explain.core.request import find
-from tpy.cli.explain.core.units import duration
 from tpy.messages import (
     BatchingRules,
     CacheActivity,
@@ -35,6 +29,12 @@ from tpy.messages import (
     WaitReason,
 )
 from tpy.units import KIB, MIB, NS_PER_MS, NS_PER_S
+from tpy_tools.commands.client import Client, ClientError, client_of
+from tpy_tools.commands.explain import ask
+from tpy_tools.commands.explain.ask import explain_model, explain_request, read_rows
+from tpy_tools.commands.explain.core.model import lines_of
+from tpy_tools.commands.explain.core.request import find
+from tpy_tools.commands.explain.core.units import duration
 
 FULL = ModelExplanation(
     name="m",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"tpy": ROOT / "src", "tpy_control": ROOT / "control", "tpy_data": ROOT / "data"}
+PACKAGES = {"tpy": ROOT / "src", "tpy_control": ROOT / "control", "tpy_data": ROOT / "data", "tpy_tools": ROOT / "src"}
 CONTRACTS = [c["name"] for c in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]]
 
 CANARIES = {
@@ -37,7 +37,7 @@ def lint(folder: Path) -> tuple[int, str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of the three packages and their contracts."""
+    """A copy of the packages and their contracts."""
     for name, where in PACKAGES.items():
         shutil.copytree(where / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path / "pyproject.toml")

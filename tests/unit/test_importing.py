@@ -15,8 +15,8 @@ LINES_MAX = 62_000
 """Of ours, in the modules of a server with one ONNX model: of 109,000. It may fall."""
 
 NOT_NEEDED = (
-    "tpy.cli.analyze",
-    "tpy.cli.perf",
+    "tpy_tools.commands.analyze",
+    "tpy_tools.commands.perf",
     "tpy.embedded",
     "tpy.frontends.openai",
     "tpy.frontends.sagemaker",
@@ -105,7 +105,7 @@ from tpy.__main__ import main
 def tell():
     for name, module in sorted(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
-        own = name.partition(".")[0] in ("tpy", "tpy_control", "tpy_data") and path.endswith(".py")
+        own = name.partition(".")[0] in ("tpy", "tpy_control", "tpy_data", "tpy_tools") and path.endswith(".py")
         print("imported", name, len(open(path).readlines()) if own else 0)
 
 atexit.register(tell)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tpy.plots import Bar, Dot, Series, bar_plot, dot_plot, line_plot, nice_ceiling, page, stacked_plot, table
+from tpy_tools.plots import Bar, Dot, Series, bar_plot, dot_plot, line_plot, nice_ceiling, page, stacked_plot, table
 
 
 def drawn(figure: str) -> ElementTree.Element:

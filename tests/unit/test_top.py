@@ -11,10 +11,19 @@ import msgspec
 import pytest
 
 from tests.pace import at_pace
-from tpy.cli.client import ClientError
-from tpy.cli.top import SORT_NAMES
-from tpy.cli.top.core.metrics import ScrapedMetrics, parse
-from tpy.cli.top.core.rows import (
+from tpy.messages import (
+    EngineActivity,
+    InstanceActivity,
+    InstanceState,
+    LevelActivity,
+    ModelExplanation,
+    QueueActivity,
+)
+from tpy.units import MIB, NS_PER_MS, NS_PER_S
+from tpy_tools.commands.client import ClientError
+from tpy_tools.commands.top import SORT_NAMES
+from tpy_tools.commands.top.core.metrics import ScrapedMetrics, parse
+from tpy_tools.commands.top.core.rows import (
     SORT_KEYS,
     LatencySource,
     ModelRow,
@@ -27,18 +36,9 @@ from tpy.cli.top.core.rows import (
     quantile,
     rows_between,
 )
-from tpy.cli.top.core.table import COLUMNS, columns_for, header, line, number, summary
-from tpy.cli.top.core.view import View, frame, page_of, pressed
-from tpy.cli.top.run import _Live
-from tpy.messages import (
-    EngineActivity,
-    InstanceActivity,
-    InstanceState,
-    LevelActivity,
-    ModelExplanation,
-    QueueActivity,
-)
-from tpy.units import MIB, NS_PER_MS, NS_PER_S
+from tpy_tools.commands.top.core.table import COLUMNS, columns_for, header, line, number, summary
+from tpy_tools.commands.top.core.view import View, frame, page_of, pressed
+from tpy_tools.commands.top.run import _Live
 
 KEY = ("m", "1")
 READY = {KEY: ("READY", "")}

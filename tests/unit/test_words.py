@@ -134,10 +134,10 @@ def test_the_map_of_packages_is_complete() -> None:
     """Every package of the server is in the table of the architecture page, or a part of one that is."""
     page = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(tpy[\w.]*)` \|", page, re.MULTILINE)
-    folders = {"src": "tpy", "control": "tpy_control", "data": "tpy_data"}
+    folders = {"tpy": "src", "tpy_control": "control", "tpy_data": "data", "tpy_tools": "src"}
     packages = {
         ".".join(found.parent.relative_to(ROOT / folder).parts)
-        for folder, root in folders.items()
+        for root, folder in folders.items()
         for found in (ROOT / folder / root).rglob("__init__.py")
     }
     parts = {package for package in packages if any(package.startswith(f"{each}.") for each in listed)}

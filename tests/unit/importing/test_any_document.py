@@ -11,12 +11,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpy.cli.importing.core.mlserver import MLServerPackage, ModelFolder, plan_mlserver
-from tpy.cli.importing.core.openvino_server import ServedNetwork, plan_openvino_server, settings_of
-from tpy.cli.importing.core.plan import Copy, ImportPlan, Unimportable
-from tpy.cli.importing.core.report import as_json_text, as_text
-from tpy.cli.importing.core.tensorflow_serving import BasePath
 from tpy.config import format_pbtxt, parse_pbtxt
+from tpy_tools.commands.importing.core.mlserver import MLServerPackage, ModelFolder, plan_mlserver
+from tpy_tools.commands.importing.core.openvino_server import ServedNetwork, plan_openvino_server, settings_of
+from tpy_tools.commands.importing.core.plan import Copy, ImportPlan, Unimportable
+from tpy_tools.commands.importing.core.report import as_json_text, as_text
+from tpy_tools.commands.importing.core.tensorflow_serving import BasePath
 
 ANY = st.recursive(
     st.none()

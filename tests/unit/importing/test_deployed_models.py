@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.backends import onnx_models
-from tpy.cli.importing.core.deployment_target import API_KEY, REPOSITORY, is_trusted, parse_target
-from tpy.cli.importing.core.plan import Unimportable
-from tpy.cli.importing.deployed_models import DeployedModels
+from tpy_tools.commands.importing.core.deployment_target import API_KEY, REPOSITORY, is_trusted, parse_target
+from tpy_tools.commands.importing.core.plan import Unimportable
+from tpy_tools.commands.importing.deployed_models import DeployedModels
 
 NAMES = (
     *("", ".", "..", "../outside", "../../outside", "a/b", "a/../../outside", "/tmp/outside", "\\..\\outside", "..\\outside"),

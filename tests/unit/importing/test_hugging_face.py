@@ -17,12 +17,12 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
-from tpy.cli.importing.core.hugging_face import HuggingFaceFolder, plan_hugging_face
-from tpy.cli.importing.core.plan import Copy, Export, ImportPlan, LinkTarget, ModelPlan, Part, Text, Unimportable
-from tpy.cli.importing.core.transformers_model import SCRIPTS, model_py
-from tpy.cli.importing.hugging_face import is_hugging_face_source, read_hugging_face
-from tpy.cli.importing.writing import perform
 from tpy.config.model_config import InstanceKind
+from tpy_tools.commands.importing.core.hugging_face import HuggingFaceFolder, plan_hugging_face
+from tpy_tools.commands.importing.core.plan import Copy, Export, ImportPlan, LinkTarget, ModelPlan, Part, Text, Unimportable
+from tpy_tools.commands.importing.core.transformers_model import SCRIPTS, model_py
+from tpy_tools.commands.importing.hugging_face import is_hugging_face_source, read_hugging_face
+from tpy_tools.commands.importing.writing import perform
 
 WEIGHTS = "model.safetensors"
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from tpy.cli.importing.core.mlflow import MlflowFolder, plan_mlflow
-from tpy.cli.importing.core.plan import Copy, ModelPlan, Part, Unimportable
-from tpy.cli.importing.core.python_function import model_py
-from tpy.cli.importing.core.report import as_text
-from tpy.cli.importing.core.signature import inputs_of, outputs_of, read_signature
-from tpy.cli.importing.mlflow import read_mlflow
-from tpy.cli.importing.registry import fetched
 from tpy.messages import DataType
+from tpy_tools.commands.importing.core.mlflow import MlflowFolder, plan_mlflow
+from tpy_tools.commands.importing.core.plan import Copy, ModelPlan, Part, Unimportable
+from tpy_tools.commands.importing.core.python_function import model_py
+from tpy_tools.commands.importing.core.report import as_text
+from tpy_tools.commands.importing.core.signature import inputs_of, outputs_of, read_signature
+from tpy_tools.commands.importing.mlflow import read_mlflow
+from tpy_tools.commands.importing.registry import fetched
 
 COLUMNS = [{"type": "double", "name": "a", "required": True}, {"type": "string", "name": "b", "required": False}]
 TENSOR = [{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 2]}}]
@@ -273,7 +273,7 @@ def test_kinds_of_files(tmp_path: Path) -> None:
 
 
 def test_an_address_needs_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpy.cli.importing.registry.find_spec", lambda name: None)
+    monkeypatch.setattr("tpy_tools.commands.importing.registry.find_spec", lambda name: None)
     why = "^an address of MLflow: install mlflow beside tpy"
     with pytest.raises(Unimportable, match=why), fetched(Path("models:/double/3")):
         raise AssertionError

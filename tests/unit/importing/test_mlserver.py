@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tpy.cli.importing.core.plan import Copy, ImportPlan, ModelPlan, Part, Unimportable
-from tpy.cli.importing.mlserver import is_mlserver_source, plan_of_mlserver
-from tpy.cli.importing.sources import plan_of
 from tpy.messages import DataType
+from tpy_tools.commands.importing.core.plan import Copy, ImportPlan, ModelPlan, Part, Unimportable
+from tpy_tools.commands.importing.mlserver import is_mlserver_source, plan_of_mlserver
+from tpy_tools.commands.importing.sources import plan_of
 
 CODE = "from mlserver import MLModel\n\n\nclass Mine(MLModel):\n    pass\n"
 X = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}

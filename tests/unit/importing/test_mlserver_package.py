@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tpy.cli.importing.mls import MLModel, ModelSettings, batches, metrics
-from tpy.cli.importing.mls.codecs import (
+from tpy_tools.commands.importing.mls import MLModel, ModelSettings, batches, metrics
+from tpy_tools.commands.importing.mls.codecs import (
     Base64Codec,
     CodecError,
     DatetimeCodec,
@@ -30,12 +30,12 @@ from tpy.cli.importing.mls.codecs import (
     decode_args,
     get_decoded_or_raw,
 )
-from tpy.cli.importing.mls.codecs.base import InputCodec, find_input_codec, register_input_codec
-from tpy.cli.importing.mls.codecs.errors import CodecNotFound, InputsNotFound, OutputNotFound
-from tpy.cli.importing.mls.errors import InvalidModelURI
-from tpy.cli.importing.mls.settings import ModelParameters
-from tpy.cli.importing.mls.tensors import array_of, arrays_of, request_of
-from tpy.cli.importing.mls.types import (
+from tpy_tools.commands.importing.mls.codecs.base import InputCodec, find_input_codec, register_input_codec
+from tpy_tools.commands.importing.mls.codecs.errors import CodecNotFound, InputsNotFound, OutputNotFound
+from tpy_tools.commands.importing.mls.errors import InvalidModelURI
+from tpy_tools.commands.importing.mls.settings import ModelParameters
+from tpy_tools.commands.importing.mls.tensors import array_of, arrays_of, request_of
+from tpy_tools.commands.importing.mls.types import (
     InferenceRequest,
     InferenceResponse,
     MetadataTensor,
@@ -45,7 +45,7 @@ from tpy.cli.importing.mls.types import (
     ResponseOutput,
     TensorData,
 )
-from tpy.cli.importing.mls.utils import get_model_uri
+from tpy_tools.commands.importing.mls.utils import get_model_uri
 
 KINDS = {"BOOL": "bool", "UINT8": "uint8", "INT16": "int16", "INT64": "int64", "FP16": "float16", "FP32": "float32"}
 

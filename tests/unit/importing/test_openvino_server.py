@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tpy.cli.importing.core.pipelines import with_tensors
-from tpy.cli.importing.core.plan import ImportPlan, LinkTarget, ModelPlan, Part, Unimportable
-from tpy.cli.importing.openvino_server import is_openvino_server_source, plan_of_openvino_server
-from tpy.cli.importing.sources import plan_of
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind, ModelInput, ModelOutput
 from tpy.messages import DataType
+from tpy_tools.commands.importing.core.pipelines import with_tensors
+from tpy_tools.commands.importing.core.plan import ImportPlan, LinkTarget, ModelPlan, Part, Unimportable
+from tpy_tools.commands.importing.openvino_server import is_openvino_server_source, plan_of_openvino_server
+from tpy_tools.commands.importing.sources import plan_of
 
 
 def network(folder: Path, *files: str) -> Path:

@@ -7,8 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tpy.cli.importing.core.plan import ImportPlan, LinkTarget, ModelPlan, Part, Unimportable
-from tpy.cli.importing.core.tensorflow_serving import (
+from tpy.config.aliases import aliases
+from tpy.config.model_config import VersionPolicy, VersionPolicyAll, VersionPolicyLatest, VersionPolicySpecific
+from tpy_tools.commands.importing.core.plan import ImportPlan, LinkTarget, ModelPlan, Part, Unimportable
+from tpy_tools.commands.importing.core.tensorflow_serving import (
     BasePath,
     BatchingParameters,
     ConfiguredModel,
@@ -16,9 +18,7 @@ from tpy.cli.importing.core.tensorflow_serving import (
     read_batching,
     read_models,
 )
-from tpy.cli.importing.tensorflow_serving import is_serving_source, plan_of_serving
-from tpy.config.aliases import aliases
-from tpy.config.model_config import VersionPolicy, VersionPolicyAll, VersionPolicyLatest, VersionPolicySpecific
+from tpy_tools.commands.importing.tensorflow_serving import is_serving_source, plan_of_serving
 
 SAVED = frozenset({"saved_model.pb", "variables"})
 

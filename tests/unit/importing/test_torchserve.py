@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tpy.cli.importing.core.plan import ImportPlan, ModelPlan, Part, Text, Unimportable, Unpack
-from tpy.cli.importing.torchserve import imported_of_ts, is_torchserve_source, plan_of_torchserve
 from tpy.config.model_config import InstanceKind
+from tpy_tools.commands.importing.core.plan import ImportPlan, ModelPlan, Part, Text, Unimportable, Unpack
+from tpy_tools.commands.importing.torchserve import imported_of_ts, is_torchserve_source, plan_of_torchserve
 
 HANDLER = "def handle(data, context):\n    return data\n"
 
