@@ -45,15 +45,17 @@ def suites_of_changes(paths: Iterable[str]) -> list[str]:
 
 
 def files_of_package(name: str, root: Path = _ROOT) -> list[str]:
-    """The modules of a package, by its name (`tpy_tools.load`). Raises ValueError, with the packages beside it, where it is
-    missing."""
+    """The modules of a package, by its name: `tpy_tools.load`, or `tools.load` for short. Raises ValueError, with the packages
+    beside it, where it is missing."""
+    for full in (name, f"tpy_{name}"):
+        path = full.replace(".", "/")
+        for source in _SOURCES:
+            if (root / source / path / "__init__.py").exists():
+                return [str(file.relative_to(root)) for file in sorted((root / source / path).rglob("*.py"))]
     path = name.replace(".", "/")
-    folder = next((root / source / path for source in _SOURCES if (root / source / path / "__init__.py").exists()), None)
-    if folder is None:
-        beside = {each.parent for source in _SOURCES for each in (root / source / path).parent.glob("*/__init__.py")}
-        there = ", ".join(sorted(each.name for each in beside)) or "tpy, tpy_control, tpy_data, tpy_tools"
-        raise ValueError(f"no package is called {name!r}; expected a name like tpy_tools.load; at this place there are: {there}")
-    return [str(file.relative_to(root)) for file in sorted(folder.rglob("*.py"))]
+    beside = {each.parent for source in _SOURCES for each in (root / source / path).parent.glob("*/__init__.py")}
+    there = ", ".join(sorted(each.name for each in beside)) or "tpy, tpy_control, tpy_data, tpy_tools"
+    raise ValueError(f"no package is called {name!r}; expected a name like tpy_tools.load; at this place there are: {there}")
 
 
 def changed_files(base: str) -> list[str]:
@@ -91,7 +93,9 @@ def main() -> int:
     """Run them on all cores; the exit status is pytest's, 0 when there is nothing to run."""
     parser = argparse.ArgumentParser(prog="python -m tests.changed", description=__doc__)
     parser.add_argument("base", nargs="?", default="main", metavar="BASE", help="compare with this commit (default: main)")
-    parser.add_argument("--package", metavar="NAME", help="the tests of this package instead, for example tpy_tools.load")
+    parser.add_argument(
+        "--package", metavar="NAME", help="the tests of this package instead, for example tpy_tools.load or tools"
+    )
     parser.add_argument("--list", action="store_true", help="print what would be run")
     arguments = parser.parse_args()
     try:

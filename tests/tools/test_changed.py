@@ -63,10 +63,19 @@ def test_a_package_is_run_with_its_tests() -> None:
         "tests/e2e/test_perf_tls.py",
         "tests/load",
     ]
+    assert suites_of_changes(files_of_package("tools.load")) == suites_of_changes(files_of_package("tpy_tools.load"))
+
+
+def test_the_tools_are_tested_alone() -> None:
+    suites = suites_of_changes(files_of_package("tools"))
+    assert {"tests/analyze", "tests/load", "tests/unit/importing", "tests/unit/test_command_table.py"} <= set(suites)
+    assert not {"tests", "tests/unit", "tests/e2e", "tests/engine"} & set(suites), "not all tests of the server"
 
 
 def test_a_package_that_does_not_exist_is_named_with_those_beside_it() -> None:
-    with pytest.raises(ValueError, match=r"^no package is called 'tpy\.lode'; .*load"):
-        files_of_package("tpy.lode")
+    with pytest.raises(ValueError, match=r"^no package is called 'tools\.lode'; .*"):
+        files_of_package("tools.lode")
+    with pytest.raises(ValueError, match=r"^no package is called 'tpy_tools\.lode'; .*load"):
+        files_of_package("tpy_tools.lode")
     with pytest.raises(ValueError, match="expected a name like"):
-        files_of_package("tools")
+        files_of_package("tool")

@@ -23,6 +23,11 @@ CANARIES = {
     "the control plane never sees a backend": ("tpy_control/options.py", "import tpy.backend"),
     "a backend sees the plugin contract only": ("tpy_data/backends/identity/backend.py", "import tpy_data.engine"),
     "the control plane runs under any event loop": ("tpy_control/options.py", "import trio"),
+    "the server never sees the tools": ("tpy/cli/serve.py", "import tpy_tools.load"),
+    "tools ask a server, and only check, doctor and init look at its parts": (
+        "tpy_tools/commands/infer_request.py",
+        "import tpy_data.registry",
+    ),
     "no import circles between siblings": ("tpy/backend/execution.py", "import tpy.backend.contract"),
 }
 

@@ -11,12 +11,10 @@ import pytest
 
 from tests.backends import onnx_models
 
-LINES_MAX = 62_000
-"""Of ours, in the modules of a server with one ONNX model: of 109,000. It may fall."""
+LINES_MAX = 61_500
+"""Of ours, in the modules of a server with one ONNX model: of 138,000. It may fall."""
 
 NOT_NEEDED = (
-    "tpy_tools.commands.analyze",
-    "tpy_tools.commands.perf",
     "tpy.embedded",
     "tpy.frontends.openai",
     "tpy.frontends.sagemaker",
@@ -40,6 +38,7 @@ NOT_NEEDED = (
     "tpy_data.engine.tenancy",
     "tpy_data.schedulers.core.fair_queue",
     "tpy_data.schedulers.core.tenants",
+    "tpy_tools",
 )
 """Modules and packages that a server with one ONNX model has no use for."""
 
