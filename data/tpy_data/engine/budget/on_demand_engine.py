@@ -23,7 +23,7 @@ from tpy.messages import (
 from tpy.messages.tensors import held_bytes
 from tpy.services import ResponseSink
 from tpy.units import NS_PER_S
-from tpy_data.engine.budget.waiting_room import Place, WaitingRoom
+from tpy_data.engine.budget.waiting_room import WaitingPlace, WaitingRoom
 from tpy_data.engine.requests.handle import EngineHandle, Execution, WaitingRequest
 from tpy_data.engine.requests.model_engine import Drain, ModelEngine
 from tpy_data.engine.requests.responder import DISCARD, deliver
@@ -44,7 +44,7 @@ class PendingRequest:
         owner: OnDemandEngine,
         request: InferenceRequest,
         sink: ResponseSink,
-        place: Place,
+        place: WaitingPlace,
         *,
         since_ns: int,
         deadline_ns: int,

@@ -9,8 +9,8 @@ from tpy.limits import ON_DEMAND_WAITING_BYTES_MAX, ON_DEMAND_WAITING_MAX
 from tpy_data.schedulers.core.tenants import Limit, Tenant, Tenants
 
 
-class Place(NamedTuple):
-    """What one request takes of the room, until it leaves."""
+class WaitingPlace(NamedTuple):
+    """The place of one request, until it leaves."""
 
     bytes: int
     tenant: Tenant | None
@@ -32,7 +32,7 @@ class WaitingRoom:
         self._bytes_max = bytes_max
         self._tenants = tenants
 
-    def enter(self, size_bytes: int, tenant_name: str) -> Place:
+    def enter(self, size_bytes: int, tenant_name: str) -> WaitingPlace:
         """One more request. Raises QueueFull where that is too much, TooManyRequests where it is too much of its tenant."""
         tenant = None if self._tenants is None else self._tenants.of(tenant_name)
         if self.requests >= self._requests_max:
@@ -46,15 +46,15 @@ class WaitingRoom:
                     f"more than {self._bytes_max} may"
                 )
             self._check_share_of_bytes(tenant, size_bytes)
-        place = Place(size_bytes, tenant)
+        place = WaitingPlace(size_bytes, tenant)
         self._count(place, 1)
         return place
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: WaitingPlace) -> None:
         """The request does not wait any more."""
         self._count(place, -1)
 
-    def _count(self, place: Place, sign: int) -> None:
+    def _count(self, place: WaitingPlace, sign: int) -> None:
         self.requests += sign
         self.bytes += sign * place.bytes
         if place.tenant is not None:

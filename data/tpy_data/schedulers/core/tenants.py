@@ -91,7 +91,7 @@ class Tenant:
 
     @property
     def waiting(self) -> int:
-        """Its requests in the queues of models, and those that wait for a model to be loaded."""
+        """Its requests in the queues of models, and its requests that wait for a model to be loaded."""
         return self.loading + sum([line.count for line in self.lines])
 
     @property
