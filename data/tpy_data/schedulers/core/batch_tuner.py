@@ -242,7 +242,7 @@ class BatchTuner:
         self._waits: dict[tuple[bool, int], _Waits] = {}
         self._window: _Window | None = None
         self._parts: list[int] = []  # by cell, the cell to send of it
-        self._whole_rows = 0  # batches of up to so many rows are sent whole
+        self._whole_rows = 0  # a batch with at most these rows is sent whole
         self._trial = 0
         self._batches = 0
         self._learned_ns = -self._terms.learn_ns_min
