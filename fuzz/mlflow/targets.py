@@ -14,10 +14,10 @@ import numpy as np
 from fuzz.chance import Chance
 from fuzz.target import Target, Violation
 from tpy.errors import InvalidArgument
-from tpy.frontends.mlflow.core.columns import Columns, read_csv, read_json
-from tpy.frontends.mlflow.core.signature import Field, MlflowModel
-from tpy.frontends.mlflow.core.tensors import ModelRequests, asked_of
 from tpy.messages import DataType, ModelDescription, TensorDescription
+from tpy_platforms.mlflow.core.columns import Columns, read_csv, read_json
+from tpy_platforms.mlflow.core.signature import Field, MlflowModel
+from tpy_platforms.mlflow.core.tensors import ModelRequests, asked_of
 
 INVARIANT = (
     "the rows of a table come to the model in their order, with columns in the order of the signature, each in one batch, in "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from fuzz.chance import Chance
 from fuzz.target import Target, Violation
-from tpy.frontends.openai.core.tool_calls import (
+from tpy_platforms.openai.core.tool_calls import (
     FORMS,
     LIST,
     CallBegun,

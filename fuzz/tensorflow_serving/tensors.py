@@ -17,9 +17,9 @@ from fuzz.target import Violation
 from fuzz.tensors import elements, random_tensor, raw, same, spoiled
 from tpy.errors import TpyError
 from tpy.frontends.grpc.codec.fields import varint
-from tpy.frontends.tensorflow_serving.protos import TYPE_NUMBERS, tf
-from tpy.frontends.tensorflow_serving.tensors import DTYPES, ManyFilled, read_tensor, write_tensor
 from tpy.messages import DataType, Tensor
+from tpy_platforms.tensorflow_serving.protos import TYPE_NUMBERS, tf
+from tpy_platforms.tensorflow_serving.tensors import DTYPES, ManyFilled, read_tensor, write_tensor
 
 READING = (
     "what a naive writer makes of a tensor, in tensor_content or in the field of its type, packed or not, with or without the"

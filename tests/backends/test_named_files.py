@@ -21,7 +21,6 @@ from tpy.config.model_config import (
 )
 from tpy.config.schema import MODEL_CONFIG, MessageSchema, Scalar
 from tpy.errors import TpyError
-from tpy.frontends.openai.templates import read_template, template_of
 from tpy_data.backends import file_backend
 from tpy_data.backends.openvino.settings import model_settings
 from tpy_data.backends.parameter_values import operator_libraries
@@ -29,6 +28,7 @@ from tpy_data.backends.python.environment.interpreters import Environments
 from tpy_data.backends.tensorflow.settings import read_init_ops
 from tpy_data.engine.loading.model_files import read_beside, read_labels
 from tpy_data.strategies.opening import find_strategy
+from tpy_platforms.openai.templates import read_template, template_of
 
 _SOURCES = Path(__file__).parents[2]
 _HUGE_BYTES = 3 << 30
@@ -155,7 +155,7 @@ def _fields(schema: MessageSchema, seen: set[str]) -> list[object]:
 def test_no_parameter_is_forgotten() -> None:
     """Parameters that name files end so: whatever looks like one in the sources is tried here."""
     found = set()
-    for folder in ("data/tpy_data", "src/tpy/config", "src/tpy/frontends/openai", "src/tpy/backend"):
+    for folder in ("data/tpy_data", "src/tpy/config", "src/tpy_platforms/openai", "src/tpy/backend"):
         for source in (_SOURCES / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(source.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -14,7 +14,7 @@ from openai import AuthenticationError, NotFoundError, OpenAI, PermissionDeniedE
 
 from tests.docs.pages import ROOT
 from tpy.frontends.access.config import digest, key_entry
-from tpy.frontends.tensorflow_serving.protos import pb, tf
+from tpy_platforms.tensorflow_serving.protos import pb, tf
 
 from .repositories import ModelFolder
 from .server import ServerProcess

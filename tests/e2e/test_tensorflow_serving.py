@@ -18,9 +18,9 @@ from onnx import helper
 
 from tests.backends.onnx_models import model, value
 from tpy._proto import messages
-from tpy.frontends.tensorflow_serving.protos import POOL, pb, tf
-from tpy.frontends.tensorflow_serving.tensors import read_tensor, write_tensor
 from tpy.messages import DataType, Tensor
+from tpy_platforms.tensorflow_serving.protos import POOL, pb, tf
+from tpy_platforms.tensorflow_serving.tensors import read_tensor, write_tensor
 
 from .repositories import ModelFolder, parameter
 from .server import ServerProcess

@@ -31,7 +31,7 @@ from tensorflow_serving.apis import (  # noqa: E402
     regression_pb2,
 )
 
-from tpy.frontends.tensorflow_serving.protos import POOL  # noqa: E402
+from tpy_platforms.tensorflow_serving.protos import POOL  # noqa: E402
 
 CONFIG = """
 model_config_list {

@@ -10,13 +10,13 @@ from tpy.clock import SystemClock
 from tpy.frontends.http.app import create_app
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.serving import create_endpoint
-from tpy.frontends.mlflow import frontend as mlflow
-from tpy.frontends.openai import frontend as openai
-from tpy.frontends.sagemaker import frontend as sagemaker
-from tpy.frontends.tensorflow_serving import rest as tensorflow_serving
-from tpy.frontends.torchserve import frontend as torchserve
-from tpy.frontends.vertex_ai import frontend as vertex
 from tpy.services import Services
+from tpy_platforms.mlflow import frontend as mlflow
+from tpy_platforms.openai import frontend as openai
+from tpy_platforms.sagemaker import frontend as sagemaker
+from tpy_platforms.tensorflow_serving import rest as tensorflow_serving
+from tpy_platforms.torchserve import frontend as torchserve
+from tpy_platforms.vertex_ai import frontend as vertex
 
 from .http.fakes import FakeServices
 

@@ -95,6 +95,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/e2e/test_tenants.py",
     ),
     "src/tpy/frontends/": ("tests/frontends", "tests/conformance", "tests/security"),
+    "src/tpy_platforms/": ("tests/frontends", "tests/security", "tests/e2e/test_platforms.py"),
     "src/tpy/regions/": ("tests/conformance/test_shared_memory.py", "tests/e2e/test_shared_memory.py"),
     "src/tpy/remote/": ("tests/remote", "tests/e2e/test_frontend_processes.py"),
     "src/tpy/templates.py": ("tests/backends/python/test_templates.py", "tests/remote/test_processes.py"),

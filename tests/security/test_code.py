@@ -16,10 +16,11 @@ import pytest
 import tpy
 import tpy_control
 import tpy_data
+import tpy_platforms
 import tpy_tools
 from tests.pace import at_pace
 
-PACKAGES = (tpy, tpy_control, tpy_data, tpy_tools)
+PACKAGES = (tpy, tpy_control, tpy_data, tpy_platforms, tpy_tools)
 FORBIDDEN_MODULES = {
     "pickle",
     "cPickle",
@@ -101,7 +102,7 @@ def _modules(package: ModuleType) -> Iterator[str]:
 def _patterns() -> dict[str, re.Pattern[str] | re.Pattern[bytes]]:
     """Every regular expression that a module of ours holds."""
     found: dict[str, re.Pattern[str] | re.Pattern[bytes]] = {}
-    for package in (tpy, tpy_control, tpy_tools):
+    for package in (tpy, tpy_control, tpy_platforms, tpy_tools):
         for name in _modules(package):
             for variable, value in vars(importlib.import_module(name)).items():
                 if isinstance(value, re.Pattern):

@@ -27,7 +27,7 @@ IN_ONE_THREAD = {
     "src/tpy/frontends/access/config.py": "at the start, and by the one task that reloads it",
     "src/tpy/frontends/access/gate.py": _ONE,
     "src/tpy/frontends/http/recordings.py": "the loop's thread only",
-    "src/tpy/frontends/openai/requests.py": _IMPORTED,
+    "src/tpy_platforms/openai/requests.py": _IMPORTED,
     "src/tpy/frontends/transport/tls.py": _ONE,
     "src/tpy_tools/load/server.py": _ONE,
     "src/tpy_tools/load/worker.py": _ONE,

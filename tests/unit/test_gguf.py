@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tpy import limits
 from tpy.errors import Unsupported
-from tpy.frontends.openai.templates import template_of
 from tpy.gguf import TEMPLATE as KEY
 from tpy.gguf import GgufError, GgufHeader, read_header, special_tokens
+from tpy_platforms.openai.templates import template_of
 
 TEMPLATE = "{{ bos_token }}{{ messages[0].content }}"
 STRING, ARRAY, UINT32, FLOAT64 = 8, 9, 4, 12

@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"tpy": ROOT / "src", "tpy_control": ROOT / "control", "tpy_data": ROOT / "data", "tpy_tools": ROOT / "src"}
+PACKAGES = {
+    "tpy": ROOT / "src",
+    "tpy_control": ROOT / "control",
+    "tpy_data": ROOT / "data",
+    "tpy_platforms": ROOT / "src",
+    "tpy_tools": ROOT / "src",
+}
 CONTRACTS = [c["name"] for c in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]]
 
 CANARIES = {

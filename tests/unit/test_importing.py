@@ -16,12 +16,12 @@ LINES_MAX = 61_500
 
 NOT_NEEDED = (
     "tpy.embedded",
-    "tpy.frontends.openai",
-    "tpy.frontends.sagemaker",
-    "tpy.frontends.mlflow",
-    "tpy.frontends.tensorflow_serving",
-    "tpy.frontends.torchserve",
-    "tpy.frontends.vertex_ai",
+    "tpy_platforms.openai",
+    "tpy_platforms.sagemaker",
+    "tpy_platforms.mlflow",
+    "tpy_platforms.tensorflow_serving",
+    "tpy_platforms.torchserve",
+    "tpy_platforms.vertex_ai",
     "tpy.ray",
     "tpy.remote",
     "tpy_control.sources.cloud.source",
@@ -104,7 +104,7 @@ from tpy.__main__ import main
 def tell():
     for name, module in sorted(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
-        own = name.partition(".")[0] in ("tpy", "tpy_control", "tpy_data", "tpy_tools") and path.endswith(".py")
+        own = name.partition(".")[0] in ("tpy", "tpy_control", "tpy_data", "tpy_platforms", "tpy_tools") and path.endswith(".py")
         print("imported", name, len(open(path).readlines()) if own else 0)
 
 atexit.register(tell)

@@ -44,7 +44,7 @@ def test_default_format_is_tritons(controller: LogController, stream: io.StringI
     assert re.fullmatch(r'W\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ test_logs\.py:\d+\] "model loaded model=m version=1"\n', line)
 
 
-@pytest.mark.parametrize("name", ["tpy_control.plane", "tpy_data.engine"])
+@pytest.mark.parametrize("name", ["tpy_control.plane", "tpy_data.engine", "tpy_platforms.sagemaker"])
 def test_every_package_of_ours_is_heard(controller: LogController, stream: io.StringIO, name: str) -> None:
     logging.getLogger(name).info("loaded")
     assert written(controller, stream).endswith('"loaded"\n')

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tpy.frontends.sagemaker import models
-from tpy.frontends.sagemaker.models import find_model
+from tpy_platforms.sagemaker import models
+from tpy_platforms.sagemaker.models import find_model
 
 
 def test_a_configuration_that_is_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ class Replica:
         options = self._server.frontends.get("openai")
         if options is None:
             return None
-        from tpy.frontends.openai import frontend
+        from tpy_platforms.openai import frontend
 
         if not isinstance(options, frontend.OpenAiOptions):
             raise InvariantViolation(f"the options of the OpenAI frontend are {options!r}")

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tpy.errors import Internal, InvalidArgument
-from tpy.frontends.mlflow.core.columns import read_csv, read_json
-from tpy.frontends.mlflow.core.predictions import encode_predictions
-from tpy.frontends.mlflow.core.signature import UNKNOWN, Field, MlflowModel, read_model
-from tpy.frontends.mlflow.core.tensors import ModelRequests, asked_of
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor, TensorDescription
+from tpy_platforms.mlflow.core.columns import read_csv, read_json
+from tpy_platforms.mlflow.core.predictions import encode_predictions
+from tpy_platforms.mlflow.core.signature import UNKNOWN, Field, MlflowModel, read_model
+from tpy_platforms.mlflow.core.tensors import ModelRequests, asked_of
 
 
 def described(

@@ -17,8 +17,8 @@ from tpy.frontends.access.core.policy import Allowance, RoleGrant
 from tpy.frontends.http.message import HttpReply, HttpRequest, fields_of
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.serving import create_endpoint
-from tpy.frontends.mlflow.answers import error_reply, refusal_reply
-from tpy.frontends.mlflow.invocations import InvocationsApi
+from tpy_platforms.mlflow.answers import error_reply, refusal_reply
+from tpy_platforms.mlflow.invocations import InvocationsApi
 
 ROWS = {"inputs": [[float(at)] for at in range(20)]}
 

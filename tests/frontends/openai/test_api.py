@@ -12,7 +12,7 @@ from tpy.clock import SystemClock
 from tpy.frontends.http.message import HttpRequest, fields_of
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.serving import create_endpoint
-from tpy.frontends.openai.api import OpenAiApi
+from tpy_platforms.openai.api import OpenAiApi
 
 
 async def test_prompts_share_their_settings_and_headers() -> None:

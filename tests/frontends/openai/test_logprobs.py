@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tpy.errors import Internal
-from tpy.frontends.openai.logprobs import chat_document, completion_document, read_logprobs
+from tpy_platforms.openai.logprobs import chat_document, completion_document, read_logprobs
 
 WRITTEN = [
     {

@@ -10,7 +10,8 @@ import pytest
 
 from tpy import limits
 from tpy.errors import Internal, InvalidArgument
-from tpy.frontends.openai.models import (
+from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor, TensorDescription
+from tpy_platforms.openai.models import (
     Generation,
     Prompt,
     ResponseReader,
@@ -20,7 +21,6 @@ from tpy.frontends.openai.models import (
     generates,
     generations,
 )
-from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor, TensorDescription
 
 
 def describe(

@@ -6,7 +6,7 @@ import pytest
 
 from tpy import limits
 from tpy.errors import InvalidArgument
-from tpy.frontends.openai.templates import ChatTemplate
+from tpy_platforms.openai.templates import ChatTemplate
 
 LOOP = "{% for x in range(100000) %}"
 MACRO = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(90) }}"

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from tpy.errors import Unsupported
-from tpy.frontends.openai.models import Generation
-from tpy.frontends.openai.supported import adapters_of, settings_for, takes_tokens
+from tpy_platforms.openai.models import Generation
+from tpy_platforms.openai.supported import adapters_of, settings_for, takes_tokens
 
 from .test_models import PLAIN, TRTLLM, VLLM
 

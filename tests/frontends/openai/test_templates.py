@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from tpy.errors import InvalidArgument, Unsupported
-from tpy.frontends.openai.requests import Message, conversation_of
-from tpy.frontends.openai.templates import ChatTemplate, read_tokenizer, template_of
+from tpy_platforms.openai.requests import Message, conversation_of
+from tpy_platforms.openai.templates import ChatTemplate, read_tokenizer, template_of
 
 CHATML = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -90,7 +90,7 @@ def test_a_tokenizer_that_is_no_good_is_read_once_until_it_changes(tmp_path: Pat
         reads.append(text)
         return json.JSONDecoder().decode(text.decode())
 
-    monkeypatch.setattr("tpy.frontends.openai.templates.json", SimpleNamespace(loads=loads))
+    monkeypatch.setattr("tpy_platforms.openai.templates.json", SimpleNamespace(loads=loads))
     file = tmp_path / "tokenizer_config.json"
     file.write_text("{}")
     for _ in range(3):

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tpy.errors import InvalidArgument, Unsupported
-from tpy.frontends.openai.models import embeddings, takes_tokens
-from tpy.frontends.openai.requests import EmbeddingRequest, embedding_inputs
-from tpy.frontends.openai.templates import ChatTemplate
-from tpy.frontends.openai.tokens import texts_of
 from tpy.messages import DataType
+from tpy_platforms.openai.models import embeddings, takes_tokens
+from tpy_platforms.openai.requests import EmbeddingRequest, embedding_inputs
+from tpy_platforms.openai.templates import ChatTemplate
+from tpy_platforms.openai.tokens import texts_of
 
 from .test_models import describe
 

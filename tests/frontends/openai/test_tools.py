@@ -10,8 +10,8 @@ import pytest
 
 from tpy import limits
 from tpy.errors import InvalidArgument, Unsupported
-from tpy.frontends.openai.core.tool_calls import FORMS, LIST, CallBegun, FormReader, Found, NoCalls, OneCall, ToolCallArguments
-from tpy.frontends.openai.tools import ToolUse, tool_use
+from tpy_platforms.openai.core.tool_calls import FORMS, LIST, CallBegun, FormReader, Found, NoCalls, OneCall, ToolCallArguments
+from tpy_platforms.openai.tools import ToolUse, tool_use
 
 LLAMA = '{"name": "weather", "parameters": {"city": "Zürich; {}"}}'
 TWO = LLAMA + '; {"name": "time", "arguments": {}}'

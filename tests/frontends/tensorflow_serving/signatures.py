@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tpy.frontends.tensorflow_serving.models import Argument, ServingSignature
 from tpy.messages import DataType
+from tpy_platforms.tensorflow_serving.models import Argument, ServingSignature
 
 
 def arguments(**kinds: DataType) -> dict[str, Argument]:

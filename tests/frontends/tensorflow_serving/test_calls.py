@@ -20,12 +20,12 @@ from tpy.frontends.grpc import GrpcServiceOptions
 from tpy.frontends.grpc.access import MetadataPolicy
 from tpy.frontends.grpc.calls import CallParts
 from tpy.frontends.restrictions import RestrictedApi
-from tpy.frontends.tensorflow_serving.calls import ServingCalls
-from tpy.frontends.tensorflow_serving.protos import pb, tf
-from tpy.frontends.tensorflow_serving.tensors import read_tensor, write_tensor
 from tpy.limits import GRPC_CONTROL_BYTES_MAX, GRPC_REQUEST_FIELDS_MAX
 from tpy.limits.tensorflow_serving import EXAMPLES_MAX
 from tpy.messages import DataType, Tensor, TensorDescription
+from tpy_platforms.tensorflow_serving.calls import ServingCalls
+from tpy_platforms.tensorflow_serving.protos import pb, tf
+from tpy_platforms.tensorflow_serving.tensors import read_tensor, write_tensor
 
 MULTI = "/tensorflow.serving.PredictionService/MultiInference"
 CLASSIFY = "/tensorflow.serving.PredictionService/Classify"

@@ -10,11 +10,11 @@ import pytest
 from tpy.errors import Internal, InvalidArgument
 from tpy.frontends.grpc.codec.fields import TooManyFields
 from tpy.frontends.http.codec.response import dump_json
-from tpy.frontends.tensorflow_serving.examples import classes_of, examples_of, examples_tensor, read_input, values_of
-from tpy.frontends.tensorflow_serving.models import CLASSIFY, REGRESS, SignatureNotServed
-from tpy.frontends.tensorflow_serving.protos import pb, tf
 from tpy.limits.tensorflow_serving import CONTEXTS_BYTES_MAX, EXAMPLES_MAX
 from tpy.messages import DataType, Tensor
+from tpy_platforms.tensorflow_serving.examples import classes_of, examples_of, examples_tensor, read_input, values_of
+from tpy_platforms.tensorflow_serving.models import CLASSIFY, REGRESS, SignatureNotServed
+from tpy_platforms.tensorflow_serving.protos import pb, tf
 
 from .signatures import arguments, signature
 

@@ -10,9 +10,9 @@ import pytest
 from tests.frontends.http.fakes import FakeServices
 from tpy.config import ModelConfig, normalise, parse_json
 from tpy.errors import InvalidArgument, NotFound
-from tpy.frontends.tensorflow_serving.protos import pb
-from tpy.frontends.tensorflow_serving.reloading import reload_models
 from tpy.messages import ConfigCheck, ConfigProblem, LoadRequest
+from tpy_platforms.tensorflow_serving.protos import pb
+from tpy_platforms.tensorflow_serving.reloading import reload_models
 
 
 class Checks:

@@ -14,12 +14,12 @@ from tpy.errors import Internal, InvalidArgument
 from tpy.frontends.http.codec.cutting import load_in_pieces
 from tpy.frontends.http.codec.pieces import ArraySizes, LongArray
 from tpy.frontends.http.codec.response import nested
-from tpy.frontends.tensorflow_serving import rows
-from tpy.frontends.tensorflow_serving.models import Argument
-from tpy.frontends.tensorflow_serving.predictions import is_slow
-from tpy.frontends.tensorflow_serving.rows import array_of, document_of, tensors_of
 from tpy.limits.tensorflow_serving import INLINE_LITERALS_ELEMENTS_MAX
 from tpy.messages import DataType, Tensor
+from tpy_platforms.tensorflow_serving import rows
+from tpy_platforms.tensorflow_serving.models import Argument
+from tpy_platforms.tensorflow_serving.predictions import is_slow
+from tpy_platforms.tensorflow_serving.rows import array_of, document_of, tensors_of
 
 from .signatures import arguments, signature
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tpy.errors import Internal, InvalidArgument, TpyError
-from tpy.frontends.tensorflow_serving.models import Argument
-from tpy.frontends.tensorflow_serving.protos import tf
-from tpy.frontends.tensorflow_serving.tensors import DTYPES, ManyFilled, read_tensor, write_tensor
 from tpy.limits import BYTES_ELEMENTS_MAX
 from tpy.limits.tensorflow_serving import FILLED_BYTES_MAX, INLINE_FILLED_BYTES_MAX, TENSOR_FIELDS_MAX
 from tpy.messages import DataType, Tensor
+from tpy_platforms.tensorflow_serving.models import Argument
+from tpy_platforms.tensorflow_serving.protos import tf
+from tpy_platforms.tensorflow_serving.tensors import DTYPES, ManyFilled, read_tensor, write_tensor
 
 
 def proto(dtype: str, *shape: int, **values: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from tpy.files import UnusableFile, read_file
-from tpy.frontends.mlflow.core.signature import PARAMETER
+from tpy_platforms.mlflow.core.signature import PARAMETER
 from tpy_tools.commands.importing.core.mlflow import plan_mlflow
 from tpy_tools.commands.importing.core.plan import Unimportable, require_name
 from tpy_tools.commands.importing.mlflow import is_mlflow_model, read_mlflow

@@ -1,4 +1,4 @@
-"""The parameter of a configuration that tells the MLflow port about a model (`tpy.frontends.mlflow.core.signature`)."""
+"""The parameter of a configuration that tells the MLflow port about a model (`tpy_platforms.mlflow.core.signature`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from tpy.config.model_config import ModelParameter
-from tpy.frontends.mlflow.core.signature import PARAMETER
+from tpy_platforms.mlflow.core.signature import PARAMETER
 from tpy_tools.commands.importing.core.plan import Unimportable
 from tpy_tools.commands.importing.core.signature import MlflowField, read_signature
 
