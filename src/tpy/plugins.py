@@ -8,6 +8,11 @@ from functools import cache
 from importlib.metadata import Distribution, EntryPoint, EntryPoints, entry_points
 from typing import cast
 
+OLD_INSTALLATION = "this installation is older than its source, install it again (make setup)"
+"""An editable installation has the entry points of the day on which it was made."""
+
+_OURS = "tpy-server"
+
 
 def installed(group: str) -> Sequence[EntryPoint]:
     """The entry points of a group, sorted by name; of two with one name, the one whose package is found first comes first."""
@@ -17,6 +22,15 @@ def installed(group: str) -> Sequence[EntryPoint]:
 def package_of(entry: EntryPoint) -> str:
     """The name and the version of the package that offers an entry point; "" if it is not known."""
     return _described(entry.dist) if entry.dist is not None else ""
+
+
+def how_to_mend(entry: EntryPoint, error: BaseException) -> str:
+    """Advice for an entry point that could not be loaded. One of ours that leads nowhere is of an older source."""
+    ours = entry.dist is not None and entry.dist.name == _OURS
+    leads_nowhere = isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("tpy")
+    if ours and (leads_nowhere or isinstance(error, AttributeError)):
+        return OLD_INSTALLATION
+    return "repair or remove the package"
 
 
 @cache

@@ -122,3 +122,18 @@ def test_an_installation_that_is_older_than_its_source_says_so(tmp_path: Path) -
     assert "Missing: analyze, " in listed
     assert "(make setup)." in listed
     assert "No such command 'nosuch'" in tpy(tmp_path, "nosuch").stderr
+
+
+@pytest.mark.parametrize("arguments", [["serve", "missing"], ["gone"]])
+def test_an_entry_point_of_ours_that_has_moved_says_so(arguments: list[str], tmp_path: Path) -> None:
+    frontends = [f"{each.name} = {each.value}" for each in entry_points(group="tpy.frontends")]
+    if arguments == ["gone"]:
+        entries = "\n".join([*frontends, "[tpy.commands]", "gone = tpy.cli.gone:gone"])
+    else:
+        entries = "\n".join([*frontends, "gone = tpy.frontends.gone:FRONTEND"])
+    install(tmp_path, entries, name="tpy-server", group="tpy.frontends")
+    done = tpy(tmp_path, *arguments)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "'gone' of tpy-server 1.0 (tpy." in line
+    assert line.endswith("; this installation is older than its source, install it again (make setup)")

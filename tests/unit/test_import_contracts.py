@@ -30,6 +30,7 @@ CANARIES = {
     "a backend sees the plugin contract only": ("tpy_data/backends/identity/backend.py", "import tpy_data.engine"),
     "the control plane runs under any event loop": ("tpy_control/options.py", "import trio"),
     "the server never sees the tools": ("tpy/cli/serve.py", "import tpy_tools.load"),
+    "the server never sees a platform": ("tpy/frontends/http/app.py", "import tpy_platforms.openai"),
     "tools ask a server, and only check, doctor and init look at its parts": (
         "tpy_tools/commands/infer_request.py",
         "import tpy_data.registry",

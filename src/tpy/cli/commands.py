@@ -17,11 +17,9 @@ from tpy.cli.examples import EXAMPLES
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.cli.parsing import UsageError
 from tpy.errors import Unavailable
-from tpy.plugins import installed, package_of
+from tpy.plugins import OLD_INSTALLATION, how_to_mend, installed, package_of
 
 GROUP = "tpy.commands"
-
-_OLD = "this installation is older than its source, install it again (make setup)"
 
 
 class Commands(click.Group):
@@ -39,7 +37,7 @@ class Commands(click.Group):
             if name in offered:
                 self.add_command(_loaded(name, offered[name]), name)
             elif name in EXAMPLES:
-                raise UsageError(f"no entry point '{name}' in '{GROUP}': {_OLD}")
+                raise UsageError(f"no entry point '{name}' in '{GROUP}': {OLD_INSTALLATION}")
         return self.commands.get(name)
 
     def all_commands(self) -> Mapping[str, click.Command]:
@@ -52,7 +50,7 @@ class Commands(click.Group):
         """See click."""
         if missing := sorted(EXAMPLES.keys() - set(self.list_commands(ctx))):
             formatter.write_paragraph()
-            formatter.write_text(f"Missing: {', '.join(missing)}; {_OLD}.")
+            formatter.write_text(f"Missing: {', '.join(missing)}; {OLD_INSTALLATION}.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse it with the right place for it."""
@@ -91,10 +89,8 @@ def _loaded(name: str, entries: Sequence[EntryPoint]) -> click.Command:
         if not isinstance(command, click.Command):
             raise TypeError(f"expected a click.Command, got {type(command).__name__}")
     except (Exception, SystemExit) as error:  # of a package that may not be ours
-        reason = f"{type(error).__name__}: {error}"
-        return _Unloadable(
-            name, f"the command '{name}' of {_described(entry)} cannot be loaded: {reason}; repair or remove the package"
-        )
+        reason = f"{type(error).__name__}: {error}; {how_to_mend(entry, error)}"
+        return _Unloadable(name, f"the command '{name}' of {_described(entry)} cannot be loaded: {reason}")
     return command
 
 

@@ -18,7 +18,7 @@ import trio
 
 from tpy.errors import Unavailable
 from tpy.flag import Flag, Value
-from tpy.plugins import installed, package_of
+from tpy.plugins import OLD_INSTALLATION, how_to_mend, installed, package_of
 
 if TYPE_CHECKING:
     from tpy.clock import Clock
@@ -129,9 +129,7 @@ def frontends() -> Mapping[str, Frontend]:
     and for two that want the same name or flag."""
     found = installed(GROUP)
     if not found:
-        raise RuntimeError(
-            f"no entry points '{GROUP}': this installation is older than its source, install it again (make setup)"
-        )
+        raise RuntimeError(f"no entry points '{GROUP}': {OLD_INSTALLATION}")
     table = dict[str, Frontend]()
     owners = dict[str, EntryPoint]()
     for entry in found:
@@ -161,7 +159,7 @@ def _loaded(entry: EntryPoint) -> Frontend:
     except Exception as error:  # of a package that is not ours
         raise Unavailable(
             f"the frontend '{entry.name}' of {_package(entry)} ({entry.value}) cannot be loaded: {type(error).__name__}: "
-            f"{error}; repair or remove the package"
+            f"{error}; {how_to_mend(entry, error)}"
         ) from error
     return loaded
 
