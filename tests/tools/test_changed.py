@@ -66,10 +66,19 @@ def test_a_package_is_run_with_its_tests() -> None:
     assert suites_of_changes(files_of_package("tools.load")) == suites_of_changes(files_of_package("tpy_tools.load"))
 
 
-def test_the_tools_are_tested_alone() -> None:
-    suites = suites_of_changes(files_of_package("tools"))
-    assert {"tests/analyze", "tests/load", "tests/unit/importing", "tests/unit/test_command_table.py"} <= set(suites)
-    assert not {"tests", "tests/unit", "tests/e2e", "tests/engine"} & set(suites), "not all tests of the server"
+@pytest.mark.parametrize(
+    ("package", "some"),
+    [
+        ("tools", {"tests/analyze", "tests/load", "tests/unit/importing", "tests/unit/test_command_table.py"}),
+        ("platforms", {"tests/frontends/openai", "tests/frontends/mlflow", "tests/e2e/test_platforms.py"}),
+    ],
+)
+def test_a_package_beside_the_server_is_tested_alone(package: str, some: set[str]) -> None:
+    suites = suites_of_changes(files_of_package(package))
+    assert some <= set(suites)
+    assert not {"tests", "tests/unit", "tests/e2e", "tests/engine", "tests/frontends"} & set(suites), (
+        "not all tests of the server"
+    )
 
 
 def test_a_package_that_does_not_exist_is_named_with_those_beside_it() -> None:
