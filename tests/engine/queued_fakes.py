@@ -19,6 +19,7 @@ from tpy.backend import (
     ModelInstance,
     Outcome,
 )
+from tpy.backend.engine import EngineLimits
 from tpy_data.engine.requests.batch import Batch
 
 
@@ -32,6 +33,7 @@ class FakeQueued:
     """`step` has the worker execute what it has started, and start the next. What it says is read in the loop's next turn."""
 
     end_reason = "it died"
+    engine_limits: EngineLimits | None = None
 
     def __init__(self, backend: QueuedBackend, name: str) -> None:
         self.backend = backend
@@ -64,15 +66,17 @@ class FakeQueued:
         return bool(self.held or self.revoked)
 
     def begin(self, batches: Sequence[ExecutionBatch], listener: BatchListener) -> int:
-        assert not self.is_busy
+        assert not self.is_busy or self.engine_limits is not None
         if self.dead:
             return 0
         batches = batches[: self.takes]
         self._listener = listener
+        is_idle = not self._unsaid
         self.held.extend(batches)
         self._unsaid.extend(batches)
-        self.tokens = len(batches) - 1
-        self._start()
+        self.tokens += len(batches) - is_idle
+        if is_idle:
+            self._start()
         return len(batches)
 
     def _start(self) -> None:

@@ -18,12 +18,15 @@ from tests.engine.queued_fakes import FakeQueued, QueuedBackend, first_value
 from tests.submitting import submit_to
 from tests.virtual_executor import VirtualExecutor
 from tpy.backend import InstanceFailure
+from tpy.backend.engine import EngineLimits
 from tpy.clock import Clock
 from tpy.errors import Unavailable
 from tpy.observers import RequestObserver
 from tpy.testing.loop_guard import LoopGuard
+from tpy.testing.trio_clock import TrioClock
 from tpy.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from tpy_data.engine.channels.channel import BatchJob
+from tpy_data.engine.channels.process_channel import ProcessChannel
 from tpy_data.engine.requests.batch import Batch
 from tpy_data.executors.executor import Job
 
@@ -473,3 +476,16 @@ async def test_random_walks(seed: int, batching: str, autojump_clock: MockClock)
         await walk.settle()
         walk.check()
     assert r.backend.living == []
+
+
+@pytest.mark.parametrize("is_engine", [False, True])
+async def test_only_an_engine_is_given_requests_while_it_has_others(is_engine: bool) -> None:
+    instance = FakeQueued(QueuedBackend(_now_ns), "m_0")
+    instance.engine_limits = EngineLimits(sequences=3) if is_engine else None
+    async with trio.open_nursery() as nursery:
+        channel = ProcessChannel(instance, VirtualExecutor(nursery).open_worker("m_0"), TrioClock(trio.lowlevel.current_clock()))
+        batches = [Batch("m_0", ()) for _ in range(2)]
+        for batch in batches:
+            channel.give([batch])
+        assert list(instance.held) == batches[: 1 + is_engine]
+        nursery.cancel_scope.cancel()

@@ -4,7 +4,7 @@ check, an end that can be watched. And what instances that take tensors where th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -111,6 +111,15 @@ class LimitedInstance(Protocol):
         ...
 
 
+@runtime_checkable
+class GivesWay(Protocol):
+    """A ModelInstance may have this as well: one with a thread that holds Python's interpreter for long, in native code."""
+
+    def give_way(self, is_quiet: Callable[[], bool]) -> None:
+        """From now on its thread lets others run before it goes on, until `is_quiet()`, for a moment at most. Called once."""
+        ...
+
+
 Outcome = Sequence[ExecutionResult] | TpyError
 """The end of a batch: one result per request, in order, or an error for all of them."""
 
@@ -153,8 +162,8 @@ class QueuedInstance(Protocol):
         ...
 
     def begin(self, batches: Sequence[ExecutionBatch], listener: BatchListener) -> int:
-        """Have the first of these batches executed, one after the other. Returns how many of them. It is not busy now. 0: the
-        instance has failed, which the listener is not told."""
+        """Have the first of these batches executed, one after the other. Returns how many of them. It is not busy now, unless
+        it is an engine's. 0: the instance has failed, which the listener is not told."""
         ...
 
     def revoke(self) -> Sequence[Any]:

@@ -1,10 +1,14 @@
-"""An engine that does what its prompts say: "raise", "hang" or "exit" in a step."""
+"""An engine that does what its prompts say: "raise", "hang" or "exit" in a step. With "hold PIPE" its second step holds the GIL
+until somebody opens the named pipe for writing; there is a file PIPE.held then. The answers have the number of sequences in each
+step."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from tpy.backend import BackendSettings
 from tpy.backend.engine import Delta, EngineRequest
@@ -30,7 +34,14 @@ class HostileEngine(FakeEngine):
                 threading.Event().wait()
             case "exit":
                 os._exit(9)
-        return super().step()
+        first = self._prompts[0]
+        if not first.startswith("hold "):
+            return super().step()
+        if self.steps == 1:
+            Path(f"{first.removeprefix('hold ')}.held").touch()
+            os.close(ctypes.PyDLL(None).open(first.removeprefix("hold ").encode(), os.O_RDONLY))
+        deltas = super().step()
+        return [delta._replace(text=f"{len(deltas)} ") for delta in deltas]
 
 
 def create(settings: BackendSettings) -> FakeEngineBackend:

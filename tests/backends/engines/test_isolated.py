@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +12,19 @@ import numpy as np
 import pytest
 
 from tests.e2e.waiting import wait_until
-from tpy.backend import BackendSettings, InstanceFailure, InstancePlacement, ModelContext
+from tpy.backend import BackendSettings, ExecutionResult, InstanceFailure, InstancePlacement, ModelContext
 from tpy.backend.engine import EngineLimits
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind, ModelParameter
-from tpy.messages import DataType, Tensor
+from tpy.errors import TpyError
+from tpy.messages import DataType, RegionFacts, RegionKind, Tensor
+from tpy.regions import CountedRegion, RegionArray, RegionCopies, SegmentRegion
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.testing.requests import RecordingSender, SampleRequest, batch_of
+from tpy.units import KIB
 from tpy_data.backends.creation import BackendOrigin
 from tpy_data.backends.isolated import IsolatedBackend
+from tpy_data.backends.python.instance.outcome import Waiter
 from tpy_data.backends.python.worker.core.windows import RESPONSES_MAX
 from tpy_data.generation.core.asking import with_inputs_and_outputs
 
@@ -68,10 +73,35 @@ class Hosted:
         self.instance.execute(batch_of([SampleRequest(inputs=inputs, sender=sender)]))
         return sender
 
+    def held(self, pipe: Path) -> RecordingSender:
+        """A request whose second step waits for a writer to the pipe, when that has begun."""
+        os.mkfifo(pipe)
+        first = self.ask(f"hold {pipe}", '{"max_tokens": 8}', stream=True)
+        wait_until(pipe.with_suffix(".held").exists)
+        return first
+
+    def begin(self, listener: Waiter, prompt: Tensor) -> RecordingSender:
+        """As the server asks: it does not wait until the engine has taken the request."""
+        sender = RecordingSender()
+        inputs = {"text_input": prompt, "sampling_parameters": text("sampling_parameters", '{"max_tokens": 3}')}
+        assert self.instance.begin([batch_of([SampleRequest(inputs=inputs, sender=sender)])], listener) == 1
+        return sender
+
     def close(self) -> None:
         self.instance.close()
         self.model.unload()
         self.backend.close()
+
+
+def shrunk() -> Tensor:
+    """In a region that its client has made shorter meanwhile."""
+    descriptor = os.memfd_create("region")
+    os.ftruncate(descriptor, 4 * KIB)
+    facts = RegionFacts(name="r", kind=RegionKind.SYSTEM, key="/k", offset=0, byte_size=4 * KIB)
+    region = SegmentRegion(facts, descriptor, RegionCopies())
+    array = RegionArray(CountedRegion(region, 4 * KIB), (KIB,), np.dtype(np.float32))
+    os.ftruncate(descriptor, 16)
+    return Tensor("text_input", DataType.FP32, array.as_array())
 
 
 def text(name: str, value: str) -> Tensor:
@@ -140,3 +170,33 @@ def test_the_end_of_an_engine_costs_its_requests_an_error_and_ends_the_worker(ho
     poller = select.poll()
     poller.register(hosted.instance.end_fileno(), select.POLLIN)
     assert poller.poll(10_000)
+
+
+def test_requests_that_come_during_a_step_join_in_the_next_one(hosted: Hosted, tmp_path: Path) -> None:
+    """Also when the step holds the GIL, so that the worker reads nothing meanwhile."""
+    pipe = tmp_path / "pipe"
+    first = hosted.held(pipe)
+    listener = Waiter()
+    others = [hosted.begin(listener, text("text_input", "word")) for _ in range(3)]
+    with pipe.open("wb"):
+        assert answer(hosted, first) == "1 1 4 4 4 1 1 1 "
+    for other in others:
+        assert answer(hosted, other) == "word4 4 4 "
+    assert [listener.said.get() for _ in others] == [[ExecutionResult()]] * 3
+
+
+def test_a_request_that_cannot_be_sent_fails_alone(hosted: Hosted, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    first = hosted.held(pipe)
+    listener = Waiter()
+    before = hosted.begin(listener, text("text_input", "word"))
+    hosted.begin(listener, shrunk())
+    behind = hosted.begin(listener, text("text_input", "word"))
+    with pipe.open("wb"):
+        assert answer(hosted, first).startswith("1 1 ")
+    assert answer(hosted, before).startswith("word")
+    assert answer(hosted, behind).startswith("word")
+    outcomes = [listener.said.get() for _ in range(3)]
+    assert isinstance(outcomes[1], TpyError)
+    assert "is shorter now than when it was registered" in outcomes[1].message
+    assert outcomes[::2] == [[ExecutionResult()]] * 2

@@ -12,7 +12,7 @@ from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
 from tpy.backend.engine import Engine, EngineLimits
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import INSTANCE_CLOSE_S_MAX
-from tpy.units import NS_PER_S
+from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.backends.engines.loop import StepLoop
 from tpy_data.backends.engines.metrics import EngineMetrics
 from tpy_data.exception_text import exception_text
@@ -23,10 +23,18 @@ _LOOKS: Final = 4
 """Times that a step is looked at before it takes too long."""
 
 
+GIVE_WAY_NS_MAX: Final = 100 * NS_PER_MS
+"""The longest that an engine waits between two steps while the process has other work to do. With all that a full engine takes
+there are a few milliseconds of it."""
+
+_PAUSE_S: Final = 0.00005
+"""Between two looks: others run meanwhile."""
+
+
 class EngineInstance:
-    """A `ModelInstance`, `WatchedInstance` and `LimitedInstance`. `execute` hands requests over and returns; they are answered by
-    their senders. When the engine raises from a step, or does not return from one in `step_limit_s`, its requests fail and
-    `end_fileno` becomes readable: the server makes another instance."""
+    """A `ModelInstance`, `WatchedInstance`, `LimitedInstance` and `GivesWay`. `execute` hands requests over and returns; they are
+    answered by their senders. When the engine raises from a step, or does not return from one in `step_limit_s`, its requests
+    fail and `end_fileno` becomes readable: the server makes another instance."""
 
     def __init__(self, make: Callable[[], Engine], *, name: str, metrics: EngineMetrics, step_limit_s: float, log: Log) -> None:
         """Makes the engine, in the thread that it will run in. Raises what that raises."""
@@ -41,6 +49,7 @@ class EngineInstance:
         self._limits = EngineLimits(sequences=1)
         self._made = threading.Event()
         self._wake = threading.Condition()
+        self._is_quiet: Callable[[], bool] = lambda: True
         self._stopping = False
         self._ended = threading.Event()
         self._readable, self._writable = os.pipe()
@@ -68,6 +77,10 @@ class EngineInstance:
         with self._wake:
             self._wake.notify()
         return ()
+
+    def give_way(self, is_quiet: Callable[[], bool]) -> None:
+        """As `GivesWay.give_way`."""
+        self._is_quiet = is_quiet
 
     def end_fileno(self) -> int:
         """As `WatchedInstance.end_fileno`."""
@@ -120,9 +133,17 @@ class EngineInstance:
                     self._wake.wait()
                 if self._stopping:
                     break
+            self._let_others_run()
             loop.turn()
         if loop.failure is None:
             loop.fail(Unavailable(f"instance '{self._name}' is closed"))
+
+    def _let_others_run(self) -> None:
+        """The step of an engine may hold the GIL, and then nobody else runs: what has come for it joins before, not one request
+        for each step."""
+        until_ns = time.monotonic_ns() + GIVE_WAY_NS_MAX
+        while not self._is_quiet() and time.monotonic_ns() < until_ns:
+            time.sleep(_PAUSE_S)
 
     # The thread that watches
 

@@ -24,8 +24,8 @@ from tpy_data.backends.python.backend import execute_limit_s, implicit_state, is
 from tpy_data.backends.python.environment.interpreters import Environments, Interpreter
 from tpy_data.backends.python.environment.process import Spawner
 from tpy_data.backends.python.instance.loading import StartedWorker
-from tpy_data.backends.python.instance.process_instance import start_instance
 from tpy_data.backends.python.instance.start import WorkerStart
+from tpy_data.backends.python.instance.starting import start_instance
 from tpy_data.backends.python.protocol.messages import decode_text
 from tpy_data.backends.python.sandboxing import Sandbox, calls_of, sandbox_of
 from tpy_data.backends.python.settings import PythonSettings, read_settings

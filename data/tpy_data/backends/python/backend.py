@@ -32,8 +32,8 @@ from tpy.process_output import LogLine
 from tpy_data.backends.python.environment.interpreters import Environments
 from tpy_data.backends.python.environment.process import Spawner
 from tpy_data.backends.python.instance.loading import StartedWorker
-from tpy_data.backends.python.instance.process_instance import start_instance
 from tpy_data.backends.python.instance.start import InstanceStart, WorkerStart
+from tpy_data.backends.python.instance.starting import start_instance
 from tpy_data.backends.python.instance.thread_instance import ThreadInstance
 from tpy_data.backends.python.sandboxing import Sandbox, calls_of, refuse_in_thread, sandbox_of
 from tpy_data.backends.python.settings import PythonSettings, read_settings

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import trio
 
-from tpy.backend import InstanceFailure, ModelInstance, Outcome, QueuedInstance
+from tpy.backend import InstanceFailure, LimitedInstance, ModelInstance, Outcome, QueuedInstance
 from tpy.clock import Clock
 from tpy_data.engine.channels.channel import InstanceChannel, Report, ReportRule, ThreadChannel, not_opened
 from tpy_data.engine.requests.batch import Batch
@@ -29,13 +29,15 @@ _Failed = tuple[InstanceFailure, Sequence[Batch]]
 class ProcessChannel:
     """An `InstanceChannel`, and the `BatchListener` of its instance.
 
-    The instance holds what it was given at once; the others are in `_waiting` until it is idle. Its events are queued by
-    `completed` and `failed`, and taken on the Trio thread.
+    The instance holds what it was given at once; the others are in `_waiting` until it is idle, but an engine is given them at
+    once: it takes requests between two of its steps, and what waits for an answer from it would miss a step. Its events are
+    queued by `completed` and `failed`, and taken on the Trio thread.
     """
 
     def __init__(self, instance: QueuedInstance, worker: Worker, clock: Clock) -> None:
         """From `open_channel`."""
         self._instance = instance
+        self._is_engine = isinstance(instance, LimitedInstance) and instance.engine_limits is not None
         self._worker = worker
         self._clock = clock
         self._report: Report = not_opened
@@ -117,20 +119,19 @@ class ProcessChannel:
         self._begin()
 
     def _begin(self) -> None:
-        """Give the instance what waits, if it is idle."""
-        if not self._waiting or self._has_failed or self._events or self._instance.is_busy:
-            return
-        if self._waiting[0].notes_begin:  # responses of a decoupled model are counted from now on
-            self._waiting[0].begin(self._clock.now_ns())
-        count = self._instance.begin(tuple(self._waiting), self)
-        if not count:
-            self._fail(InstanceFailure(self._instance.end_reason, begun=False), ())
-            self._worker.run_sync_soon(self.report)  # no report inside of `give`
-            return
-        for _ in range(count):
-            self._waiting.popleft()
-        if self._was_begun is not None:
-            self._was_begun.set()
+        """Give the instance what waits, if it is idle or an engine."""
+        while self._waiting and not self._has_failed and not self._events and (self._is_engine or not self._instance.is_busy):
+            if self._waiting[0].notes_begin:  # responses of a decoupled model are counted from now on
+                self._waiting[0].begin(self._clock.now_ns())
+            count = self._instance.begin(tuple(self._waiting), self)
+            if not count:
+                self._fail(InstanceFailure(self._instance.end_reason, begun=False), ())
+                self._worker.run_sync_soon(self.report)  # no report inside of `give`
+                return
+            for _ in range(count):
+                self._waiting.popleft()
+            if self._was_begun is not None:
+                self._was_begun.set()
 
     def _take_events(self) -> None:
         """Take the events that were queued."""

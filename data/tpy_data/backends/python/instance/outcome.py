@@ -22,14 +22,16 @@ _SENT = ExecutionResult()
 
 class BatchExtra:
     """Kept of a batch that is held, beside the batch itself. `requests` are what the worker sees; `numbers` those of the
-    requests of a decoupled model; `refused` the results, by their place in the batch, of requests that it does not see."""
+    requests of a decoupled model; `refused` the results, by their place in the batch, of requests that it does not see; `unsent`
+    the end of a batch of which it sees none."""
 
-    __slots__ = ("numbers", "refused", "requests", "waiting")
+    __slots__ = ("numbers", "refused", "requests", "unsent", "waiting")
 
     def __init__(self, requests: Sequence[ExecutionRequest]) -> None:
         self.requests = requests
         self.numbers: Sequence[int] = ()
         self.refused: dict[int, ExecutionResult] = {}
+        self.unsent: Outcome | None = None
         self.waiting: WaitingBatch | None = None
 
 

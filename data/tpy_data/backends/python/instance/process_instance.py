@@ -23,11 +23,11 @@ from tpy.backend import (
     WaitingBatch,
 )
 from tpy.backend.engine import EngineLimits
-from tpy.errors import Internal, TpyError, Unavailable
+from tpy.errors import TpyError, Unavailable
 from tpy.limits import WORKER_CHECK_S
 from tpy.process_output import LogLine
 from tpy.units import NS_PER_S
-from tpy_data.backends.python.environment.process import Spawner, memory_bytes
+from tpy_data.backends.python.environment.process import memory_bytes
 from tpy_data.backends.python.instance.loading import StartedWorker
 from tpy_data.backends.python.instance.outcome import Answers, BatchExtra, Waiter, outcome_of
 from tpy_data.backends.python.instance.start import WorkerStart
@@ -38,6 +38,7 @@ from tpy_data.backends.python.protocol.messages import (
     decode_failed,
     decode_ready,
     decode_result,
+    encode,
     encode_batches,
     standard_frame,
     standard_result,
@@ -57,7 +58,7 @@ class ProcessInstance:
     """One instance in its own process (a `ModelInstance`, `QueuedInstance`, `WatchedInstance` and `ChecksReadiness`).
 
     Batches are numbered from 1 on, and executed in this order. Of batches begun together, the worker starts all but the first
-    only with a token, which `revoke` takes away."""
+    only with a token, which `revoke` takes away. An engine's batches are begun one by one, also while others are held."""
 
     def __init__(
         self,
@@ -164,7 +165,8 @@ class ProcessInstance:
         connection, state = self._connection, self._state
         if connection.lost is not None:
             return 0
-        count = 1 if state is not None or (len(batches) > 1 and not are_small(batches)) else len(batches)
+        is_single = state is not None or self.engine_limits is not None
+        count = 1 if is_single or (len(batches) > 1 and not are_small(batches)) else len(batches)
         ahead = count - 1
         if ahead and not connection.tokens.give(ahead):
             ahead = 0
@@ -175,28 +177,29 @@ class ProcessInstance:
         if not is_busy and not self._is_decoupled:
             frame = standard_frame(self._number, given)
         with self._lock:
+            number = self._number + len(self.held)
             self.held.extend(begun)
             if state is not None:
-                self._extras[self._number] = BatchExtra(given[0])
+                self._extras[number] = BatchExtra(given[0])
             self._listener = listener
             self._none_over = True
         if connection.is_lost():  # maybe before it knew of these
             with self._lock:
-                if self.held:
+                if len(self.held) == len(begun):  # else it will report these with the others
                     self._take_all()
                     return 0
-        self._start_ns = time.monotonic_ns()
+        if number == self._number:
+            self._start_ns = time.monotonic_ns()
         if frame is not None and connection.send_frame(frame):
             return len(begun)
         if is_busy or (not ahead and not are_small([begun[0]])):
-            connection.later(partial(self._send, given))
+            connection.later(partial(self._send, number, given))
         else:
-            self._send(given)
+            self._send(number, given)
         return len(begun)
 
-    def _send(self, given: Sequence[Sequence[ExecutionRequest]]) -> None:
-        """Send the batches with these requests, all that are held."""
-        number = self._number
+    def _send(self, number: int, given: Sequence[Sequence[ExecutionRequest]]) -> None:
+        """Send the batches from this number on, with these requests."""
         layout = Layout(self._connection.devices)
         numbers: list[int] | None = None
         try:
@@ -209,42 +212,49 @@ class ProcessInstance:
             header = encode_batches(given, numbers, layout, on_device=self._takes_devices)
         except TpyError as error:
             layout.forget()
-            self._complete_unsent(error)
+            self._complete_unsent(number, error)
             return
         try:
             loan = self._connection.lend(layout)
         except (OSError, MemoryError) as error:
             layout.forget()
-            self._complete_unsent(Unavailable(f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}"))
+            text = f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}"
+            self._complete_unsent(number, Unavailable(text))
         except TpyError as error:
             layout.forget()
-            self._send_readable(given, error)
+            self._send_readable(number, given, error)
         else:
             self._connection.send(FrameKind.EXECUTE, number, header, layout, loan)
             if numbers is not None:
                 self._responses.given(numbers)
 
-    def _send_readable(self, given: Sequence[Sequence[ExecutionRequest]], error: TpyError) -> None:
+    def _send_readable(self, number: int, given: Sequence[Sequence[ExecutionRequest]], error: TpyError) -> None:
         """A client has made a segment shorter, or the like: send the others' requests."""
         requests = given[0]  # and the only ones: large batches are begun one by one
         refused = {index: refusal for index, request in enumerate(requests) if (refusal := unreadable(request))}
-        extra = self._extra(self._number, requests)
+        extra = self._extra(number, requests)
         if not refused or extra.refused or len(given) > 1 or self._is_decoupled:
-            self._complete_unsent(error)
+            self._complete_unsent(number, error)
             return
         if len(refused) == len(requests):
-            self._complete_unsent(list(refused.values()))
+            self._complete_unsent(number, list(refused.values()))
             return
         extra.refused = refused
         extra.requests = [request for index, request in enumerate(requests) if index not in refused]
-        self._send([extra.requests])
+        self._send(number, [extra.requests])
 
     def _extra(self, number: int, requests: Sequence[ExecutionRequest]) -> BatchExtra:
         """That of the batch with this number."""
         return self._extras.setdefault(number, BatchExtra(requests))
 
-    def _complete_unsent(self, outcome: Outcome) -> None:
-        """End what is held, which cannot be sent. Its tokens belong to nobody."""
+    def _complete_unsent(self, number: int, outcome: Outcome) -> None:
+        """End what is held from this number on, which cannot be sent. Its tokens belong to nobody."""
+        if self.engine_limits is not None:  # the worker is given an empty batch: what was begun is completed in order
+            unseen = self._extra(number, ())
+            self._responses.drop(unseen.numbers)
+            unseen.unsent, unseen.numbers, unseen.requests = outcome, (), ()
+            self._connection.send(FrameKind.EXECUTE, number, encode([()]))
+            return
         with self._lock:
             if len(self.held) > 1:  # before another thread sees that nothing is held, and gives tokens for the next batches
                 self._connection.tokens.take(len(self.held) - 1)
@@ -347,6 +357,7 @@ class ProcessInstance:
         else:
             seen = BatchExtra(batch.requests) if extra is None else extra
             outcome = outcome_of(answers, message, seen, self._connection.devices, self._responses, decoupled=self._is_decoupled)
+            outcome = outcome if seen.unsent is None else seen.unsent
         # A worker is believed as far as it says nothing impossible. A batch behind another starts when that has ended.
         start_ns, phases = self._start_ns, batch.times
         phases.start_ns = phases.start_ns or start_ns
@@ -475,24 +486,3 @@ class ProcessInstance:
         if self._has_news and self._listener is not None:
             self._has_news = False
             self._listener.settled()
-
-
-def start_instance(
-    start: WorkerStart,
-    settings: PythonSettings,
-    spawner: Spawner,
-    log: LogLine,
-    *,
-    state: ImplicitState | None,
-    execute_limit_s: float | None,
-) -> ProcessInstance:
-    """Starts a worker that loads the model. Raises as `StartedWorker`, and Internal when no more files can be opened."""
-    worker = StartedWorker(start, settings, spawner, log)
-    log("verbose", f"worker process {worker.connection.pid} is ready")
-    try:
-        return ProcessInstance(worker, start, settings, log, state=state, execute_limit_s=execute_limit_s)
-    except BaseException as error:
-        worker.connection.give_up()
-        if isinstance(error, OSError):
-            raise Internal(f"cannot watch the worker of '{start.name}': {error}") from error
-        raise

@@ -214,6 +214,10 @@ class ServerConnection:
         finally:
             self._leave()
 
+    def is_quiet(self) -> bool:
+        """Returns True when all that has come is handled, and the thread that reads waits. Any thread; takes a microsecond."""
+        return bool(self.lost) or self._endpoint.is_quiet()
+
     def start_reader(self) -> None:
         """Have a separate thread read from now on. Idempotent."""
         with self._lock:

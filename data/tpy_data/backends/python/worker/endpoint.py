@@ -66,6 +66,9 @@ class Endpoint:
         self._unsent_file = -1
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
+        self._poll_beside = select.poll()  # one object cannot be polled by two threads
+        self._poll_beside.register(sock, select.POLLIN)
+        self._is_waiting = False
         self._writable = writable
         self._memory = threading.RLock()  # garbage collection in the middle sends messages, with a note about memory
         self._on_loop = on_loop
@@ -184,13 +187,20 @@ class Endpoint:
         while (frame := self.decoder.next_frame()) is None:
             self.require_own()
             # A thread that waits in a receive is woken by the other end's receive, too, which makes room for us to write.
-            if not self._poll.poll(wait_ms):
+            self._is_waiting = True
+            arrived = self._poll.poll(wait_ms)
+            self._is_waiting = False
+            if not arrived:
                 wait_ms = None
                 self.give_memory_back()
                 trim()
             self.read_at_once()
         note = self.decoder.note
         return frame if note is None else self._with_segment(frame, note)
+
+    def is_quiet(self) -> bool:
+        """Returns True while `receive` waits, and nothing has come that it would return for. Any thread."""
+        return self._is_waiting and not self._poll_beside.poll(0)
 
     def receive_at_once(self, *, only_buffered: bool = False) -> ReceivedFrame | None:
         """The next frame if it has arrived with those before, or one read without waiting brings all of it, which is left out if

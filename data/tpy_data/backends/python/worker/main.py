@@ -177,7 +177,9 @@ class InstanceWorker:
     def _make_runner(self, source: loader.ModelSource, order: dict[str, Any]) -> runner.Runner[Any, Any]:
         """Raises ModelFailure."""
         if order["hosting"]:
-            hosted: runner.Runner[Any, Any] = _hosting(source).HostedRunner(order["hosting"], self._report_failure)
+            hosted: runner.Runner[Any, Any] = _hosting(source).HostedRunner(
+                order["hosting"], self._report_failure, self._connection.is_quiet
+            )
             return hosted
         run_coroutine = self._start_coroutine if self._decoupled else self._coroutines.run
         return runner.ModelRunner(source, order["name"], order["arguments"], run_coroutine, iterative=order["iterative"])
@@ -319,7 +321,7 @@ class InstanceWorker:
         sinks = [self._responses.streamed_answer(entry[7], entry[5]) for entry in entries]
         for request, sink in zip(requests, sinks, strict=True):
             answer_through(request, sink)
-        del request, sink
+            del request, sink
         self._starting = requests, sinks
         answers: Any = [None] * len(numbers)
         infer_ns = time.monotonic_ns()
