@@ -4,7 +4,8 @@ check, an end that can be watched. And what instances that take tensors where th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -111,12 +112,24 @@ class LimitedInstance(Protocol):
         ...
 
 
-@runtime_checkable
-class GivesWay(Protocol):
-    """A ModelInstance may have this as well: one with a thread that holds Python's interpreter for long, in native code."""
+class StepHost(Protocol):
+    """The process around an instance that computes in steps."""
 
-    def give_way(self, is_quiet: Callable[[], bool]) -> None:
-        """From now on its thread lets others run before it goes on, until `is_quiet()`, for a moment at most. Called once."""
+    def is_quiet(self) -> bool:
+        """Returns True when it has handled all that has come. Any thread; takes microseconds."""
+        ...
+
+    def sending_together(self) -> AbstractContextManager[None]:
+        """The responses that this thread sends inside are sent when it leaves, or before."""
+        ...
+
+
+@runtime_checkable
+class HostedSteps(Protocol):
+    """A ModelInstance may have this as well: one with a thread that computes in steps, and may hold the GIL in each."""
+
+    def step_in(self, host: StepHost) -> None:
+        """From now on it lets the host take what has come before a step, and sends together what a step brings. Called once."""
         ...
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpy_data.backends.python.worker.connection import ServerConnection
+from tpy_data.backends.python.worker.connection import JOINED_BYTES_MAX, ServerConnection
 from tpy_data.backends.python.worker.core.batch import Layout
 from tpy_data.backends.python.worker.core.frames import FrameDecoder, FrameKind, ReceivedFrame, encode
 from tpy_data.backends.python.worker.endpoint import Endpoint
@@ -116,6 +116,40 @@ def test_who_waits_its_turn_reads_when_the_reader_has_what_it_waited_for(worker:
     assert reads.ends()
     worker.answer()
     assert waits.ends()
+
+
+def test_responses_are_sent_together_when_the_thread_leaves(worker: Worker) -> None:
+    with worker.connection.sending_together():
+        worker.connection.send(FrameKind.RESPONSE, 1, "[]")
+        worker.connection.send(FrameKind.RESPONSE, 2, "[]")
+        with pytest.raises(BlockingIOError):
+            worker.theirs.recv(1, socket.MSG_DONTWAIT)
+    assert worker.sent() == [FrameKind.RESPONSE] * 2
+
+
+def test_what_waits_to_be_sent_together_is_sent_before_all_else(worker: Worker) -> None:
+    with worker.connection.sending_together():
+        worker.connection.send(FrameKind.RESPONSE, 1, "[]")
+        worker.connection.send(FrameKind.NOTIFICATION, 0, "{}")
+        assert worker.sent() == [FrameKind.RESPONSE, FrameKind.NOTIFICATION]
+        worker.connection.send(FrameKind.RESPONSE, 1, "[]")
+        other = threading.Thread(target=worker.connection.send, args=(FrameKind.RESPONSE, 1, '["the last"]'))
+        other.start()
+        other.join()
+        assert worker.sent() == [FrameKind.RESPONSE] * 2
+        worker.connection.send(FrameKind.RESPONSE, 2, "[]")
+        worker.connection.post(FrameKind.RESPONSE, 2, [])
+        assert worker.sent() == [FrameKind.RESPONSE] * 2
+        worker.connection.send(FrameKind.RESPONSE, 3, "[]")
+        worker.answer()
+        worker.connection.wait(lambda: worker.answers)
+        assert worker.sent() == [FrameKind.RESPONSE]
+
+
+def test_what_is_sent_together_is_bounded(worker: Worker) -> None:
+    with worker.connection.sending_together():
+        worker.connection.send(FrameKind.RESPONSE, 1, " " * JOINED_BYTES_MAX)
+        assert worker.sent() == [FrameKind.RESPONSE]
 
 
 def test_garbage_is_collected_while_memory_is_lent(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
 from tpy.backend.engine import Engine, EngineLimits
+from tpy.backend.instances import StepHost
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import INSTANCE_CLOSE_S_MAX
 from tpy.units import NS_PER_MS, NS_PER_S
@@ -31,9 +34,19 @@ _PAUSE_S: Final = 0.00005
 """Between two looks: others run meanwhile."""
 
 
+class _NoHost:
+    """A `StepHost` for an engine in the server's process."""
+
+    def is_quiet(self) -> bool:
+        return True
+
+    def sending_together(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
 class EngineInstance:
-    """A `ModelInstance`, `WatchedInstance`, `LimitedInstance` and `GivesWay`. `execute` hands requests over and returns; they are
-    answered by their senders. When the engine raises from a step, or does not return from one in `step_limit_s`, its requests
+    """A `ModelInstance`, `WatchedInstance`, `LimitedInstance` and `HostedSteps`. `execute` hands requests over and returns; they
+    are answered by their senders. When the engine raises from a step, or does not return from one in `step_limit_s`, its requests
     fail and `end_fileno` becomes readable: the server makes another instance."""
 
     def __init__(self, make: Callable[[], Engine], *, name: str, metrics: EngineMetrics, step_limit_s: float, log: Log) -> None:
@@ -49,7 +62,7 @@ class EngineInstance:
         self._limits = EngineLimits(sequences=1)
         self._made = threading.Event()
         self._wake = threading.Condition()
-        self._is_quiet: Callable[[], bool] = lambda: True
+        self._host: StepHost = _NoHost()
         self._stopping = False
         self._ended = threading.Event()
         self._readable, self._writable = os.pipe()
@@ -78,9 +91,9 @@ class EngineInstance:
             self._wake.notify()
         return ()
 
-    def give_way(self, is_quiet: Callable[[], bool]) -> None:
-        """As `GivesWay.give_way`."""
-        self._is_quiet = is_quiet
+    def step_in(self, host: StepHost) -> None:
+        """As `HostedSteps.step_in`."""
+        self._host = host
 
     def end_fileno(self) -> int:
         """As `WatchedInstance.end_fileno`."""
@@ -134,7 +147,7 @@ class EngineInstance:
                 if self._stopping:
                     break
             self._let_others_run()
-            loop.turn()
+            loop.turn(self._host.sending_together)
         if loop.failure is None:
             loop.fail(Unavailable(f"instance '{self._name}' is closed"))
 
@@ -142,7 +155,7 @@ class EngineInstance:
         """The step of an engine may hold the GIL, and then nobody else runs: what has come for it joins before, not one request
         for each step."""
         until_ns = time.monotonic_ns() + GIVE_WAY_NS_MAX
-        while not self._is_quiet() and time.monotonic_ns() < until_ns:
+        while not self._host.is_quiet() and time.monotonic_ns() < until_ns:
             time.sleep(_PAUSE_S)
 
     # The thread that watches

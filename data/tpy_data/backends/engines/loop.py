@@ -6,6 +6,7 @@ import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from tpy.backend import ExecutionRequest, ExecutionResult, ResponseSender
 from tpy.backend.engine import Delta, Engine, EngineLoad
@@ -64,7 +65,7 @@ class StepLoop:
         if self.failure is not None:  # maybe after `fail` has looked
             self._refuse_all(self.failure)
 
-    def turn(self) -> None:
+    def turn(self, sending_together: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext) -> None:
         """One round. Raises what the engine raises when it steps: it has come to its end."""
         self._drop_cancelled()
         while self._came and self.failure is None:
@@ -87,8 +88,9 @@ class StepLoop:
                 known.answer.add(delta)
                 if delta.tokens:
                     self._metrics.generated(known, delta.tokens, now_ns)
-        for number, known in list(self._open.items()):
-            self._send(number, known, now_ns)
+        with sending_together():
+            for number, known in list(self._open.items()):
+                self._send(number, known, now_ns)
         load = self._engine.load()
         if self._open:
             self._metrics.stepped(load, now_ns)

@@ -126,6 +126,11 @@ class Endpoint:
                     loan.descriptor = -1
                 loan.sent()
 
+    @staticmethod
+    def frame(kind: FrameKind, stream: int, header: bytes, layout: Layout) -> bytes:
+        """A frame without large tensors and notes about memory."""
+        return b"".join(encode(kind, stream, header, layout.data, layout.data_bytes, b""))
+
     def send(self, buffers: list[Buffer], size: int, file: int = -1, *, wait: bool = True) -> memoryview | None:
         """Write a frame of `size` bytes, with a file when `file` >= 0. One system call unless it is larger than the socket's
         buffer. Without `wait` only what can be written at once: the rest is returned, for `send_rest`. Raises Closed."""

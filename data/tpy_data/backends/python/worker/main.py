@@ -178,7 +178,7 @@ class InstanceWorker:
         """Raises ModelFailure."""
         if order["hosting"]:
             hosted: runner.Runner[Any, Any] = _hosting(source).HostedRunner(
-                order["hosting"], self._report_failure, self._connection.is_quiet
+                order["hosting"], self._report_failure, self._connection
             )
             return hosted
         run_coroutine = self._start_coroutine if self._decoupled else self._coroutines.run

@@ -28,7 +28,7 @@ from tpy.backend import (
     flaw_of,
     state_specs,
 )
-from tpy.backend.instances import GivesWay
+from tpy.backend.instances import HostedSteps, StepHost
 from tpy.errors import Internal, TpyError
 from tpy.limits import READINESS_CHECK_S_MAX
 from tpy_data.backends.creation import create_backend
@@ -76,9 +76,8 @@ class HostedRunner:
 
     answer_of = staticmethod(answer_of)
 
-    def __init__(self, text: str, report_failure: Callable[[str], None], is_quiet: Callable[[], bool]) -> None:
-        """`report_failure` tells the server why this process ends; `is_quiet` says that the server waits for nothing of the
-        thread that reads what it sends. Raises ModelFailure with the reason when the instance cannot
+    def __init__(self, text: str, report_failure: Callable[[str], None], host: StepHost) -> None:
+        """`report_failure` tells the server why this process ends. Raises ModelFailure with the reason when the instance cannot
         be made."""
         order = unpack(text, decode_order)
         hosted, placement = order.context, order.placement
@@ -105,8 +104,8 @@ class HostedRunner:
         except BaseException as error:
             self._failures.report("load", error)
             raise ModelFailure(exception_text(error)) from error
-        if isinstance(self._instance, GivesWay):
-            self._instance.give_way(is_quiet)
+        if isinstance(self._instance, HostedSteps):
+            self._instance.step_in(host)
         if isinstance(self._instance, WatchedInstance) and (end := self._instance.end_fileno()) >= 0:
             threading.Thread(target=_end_with, args=(self._instance, end, self._closing, report_failure), daemon=True).start()
 
