@@ -102,7 +102,8 @@ def add_engine(repository: Path, name: str, **parameters: str) -> None:
         for each, kind, optional in _INPUTS
     )
     outputs = ", ".join(f'{{ name: "{each}" data_type: TYPE_{kind} dims: [ -1 ] }}' for each, kind in _OUTPUTS)
-    template = "{% for message in messages %}{{ message.content }}{% endfor %}{{ suffix }}"
+    message = "{{ message.content }}{{ message.reasoning_content }}"
+    template = f"{{% for message in messages %}}{message}{{% endfor %}}{{{{ suffix }}}}{{{{ reasoning_effort }}}}"
     config = f'backend: "python"\ninput [ {inputs} ]\noutput [ {outputs} ]\nmodel_transaction_policy {{ decoupled: true }}\n'
     for key, value in {"chat_template": template, **parameters}.items():
         config += parameter(key, value)

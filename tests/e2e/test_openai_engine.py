@@ -231,6 +231,29 @@ def test_variables_for_the_template(client: OpenAI) -> None:
         model="engine", messages=user("a"), extra_body={"chat_template_kwargs": {"suffix": "!", "messages": []}}
     )
     assert found.choices[0].message.content == "a!"
+    messages: Any = [{"role": "assistant", "content": "a", "reasoning_content": "b"}]
+    found = client.chat.completions.create(model="engine", messages=messages, reasoning_effort="low")
+    assert found.choices[0].message.content == "ablow"
+
+
+def test_counts_in_each_event_of_a_stream(client: OpenAI) -> None:
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    asked: Any = {"model": "engine", "messages": user("1234567"), "n": 2}
+    counts: dict[int, list[int]] = {0: [], 1: []}
+    *chunks, last = client.chat.completions.create(**asked, stream=True, stream_options=options)
+    for chunk in chunks:
+        if chunk.choices[0].delta.role is None:
+            assert chunk.usage is not None
+            assert chunk.usage.prompt_tokens == 7
+            counts[chunk.choices[0].index].append(chunk.usage.completion_tokens)
+    assert counts == {0: [1, 2, 3, 3], 1: [1, 2, 3, 3]}
+    assert last.usage is not None
+    assert last.usage.completion_tokens == 6
+
+
+def test_members_that_say_what_is_so_anyway_are_taken(client: OpenAI) -> None:
+    same: Any = {"top_logprobs": 0, "modalities": ["text"], "functions": [], "function_call": "none", "tools": []}
+    assert client.chat.completions.create(model="engine", messages=user("a"), **same).choices[0].message.content == "a"
 
 
 def test_tokens_as_prompts(client: OpenAI) -> None:

@@ -59,12 +59,13 @@ def _code(error: TpyError) -> str | None:
 
 class AnswerMembers(msgspec.Struct, frozen=True, kw_only=True):
     """The members that the documents of one generation share. `model` as the client wrote it; `created` in seconds. With
-    `says_usage` the events of a stream have the member that the last one fills."""
+    `says_usage` the events of a stream have the member `usage`, which the last one fills, and with `says_counts` each one."""
 
     model: str
     created: int
     chat: bool
     says_usage: bool = False
+    says_counts: bool = False
     id: str = msgspec.field(default_factory=lambda: uuid4().hex)
 
     def whole(self, choices: Sequence[Choice], usage: Json | None, *, long: bool) -> list[bytes]:
@@ -85,9 +86,16 @@ class AnswerMembers(msgspec.Struct, frozen=True, kw_only=True):
         """The event before the first text of a choice: of a chat the role, else nothing."""
         return self._event(index, {"role": "assistant", "content": ""}) if self.chat else b""
 
-    def piece(self, index: int, piece: Piece, logprobs: Sequence[TokenLogprobs] = (), offset: int = 0) -> bytes:
+    def piece(
+        self,
+        index: int,
+        piece: Piece,
+        logprobs: Sequence[TokenLogprobs] = (),
+        offset: int = 0,
+        usage: Json | None = None,
+    ) -> bytes:
         """The event for a piece of a choice, with the probabilities of tokens; `offset`: where the first of them begins in the
-        text of a completion."""
+        text of a completion. `usage`: the counts of the choice so far."""
         said: Json | str
         match piece:
             case str():
@@ -97,12 +105,19 @@ class AnswerMembers(msgspec.Struct, frozen=True, kw_only=True):
                 said = {"tool_calls": [{"index": piece.number, "id": piece.id, "type": "function", "function": function}]}
             case CallArguments():
                 said = {"tool_calls": [{"index": piece.number, "function": {"arguments": piece.text}}]}
-        return self._event(index, said, logprobs=self._logprobs(logprobs, offset) if logprobs else None)
+        return self._event(index, said, logprobs=self._logprobs(logprobs, offset) if logprobs else None, usage=usage)
 
-    def finished(self, index: int, reason: str, logprobs: Sequence[TokenLogprobs] = (), offset: int = 0) -> bytes:
+    def finished(
+        self,
+        index: int,
+        reason: str,
+        logprobs: Sequence[TokenLogprobs] = (),
+        offset: int = 0,
+        usage: Json | None = None,
+    ) -> bytes:
         """The event for the end of a choice."""
         document = self._logprobs(logprobs, offset) if logprobs else None
-        return self._event(index, {} if self.chat else "", reason, logprobs=document)
+        return self._event(index, {} if self.chat else "", reason, logprobs=document, usage=usage)
 
     def counted(self, usage: Json | None) -> bytes:
         """The event with the counts."""
@@ -115,10 +130,18 @@ class AnswerMembers(msgspec.Struct, frozen=True, kw_only=True):
     def _logprobs(self, tokens: Sequence[TokenLogprobs], offset: int) -> Json:
         return chat_document(tokens) if self.chat else completion_document(tokens, offset)
 
-    def _event(self, index: int, said: Json | str, reason: str | None = None, *, logprobs: Json | None = None) -> bytes:
+    def _event(
+        self,
+        index: int,
+        said: Json | str,
+        reason: str | None = None,
+        *,
+        logprobs: Json | None = None,
+        usage: Json | None = None,
+    ) -> bytes:
         choice = {"index": index, "delta" if self.chat else "text": said, "logprobs": logprobs, "finish_reason": reason}
         document = self._document(self._chunk, [choice])
-        return event({**document, "usage": None} if self.says_usage else document)
+        return event({**document, "usage": usage} if self.says_usage else document)
 
     def _document(self, kind: str, choices: list[Json]) -> Json:
         number = f"{'chatcmpl' if self.chat else 'cmpl'}-{self.id}"

@@ -203,7 +203,7 @@ class OpenAiApi:
                     return write_long(document), conversation.images, tools, True
             template = template_of(name, parameters, self._template)
             check = trio.from_thread.check_cancelled
-            text = template.render(messages, tools.offered, check, body.chat_template_kwargs or {})
+            text = template.render(messages, tools.offered, check, body.template_variables)
             return text, conversation.images, tools, not tools.offered or template.takes_tools()
 
         with held(model):
@@ -232,12 +232,13 @@ class OpenAiApi:
         if asked.adapter:
             settings["lora_name"] = asked.adapter
         generation = msgspec.structs.replace(generation, settings=settings)
-        include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        options = body.stream_options or requests.StreamOptions()
         answer = AnswerMembers(
             model=body.model,
             created=self._endpoint.clock.wall_ms() // 1000,
             chat=isinstance(body, requests.ChatRequest),
-            says_usage=include_usage,
+            says_usage=bool(options.include_usage),
+            says_counts=bool(options.include_usage and options.continuous_usage_stats),
         )
         threads = self._endpoint.threads
         arrival = Arrival()

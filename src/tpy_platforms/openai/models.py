@@ -36,6 +36,7 @@ _TOKENS = "prompt_token_ids"
 _LOGPROBS, _CUMULATIVE = "logprobs", "cumulative_logprob"
 _WANTED = ("return_num_input_tokens", "return_num_output_tokens", "return_finish_reason")
 _OTHER_NAMES = {"stop": "stop_words", "seed": "random_seed"}
+_SEEDS = 2**63
 _READ_BYTES = 256 * KIB
 """Of a text, what is decoded at once."""
 _FINISH_REASONS = {"stop", "length", "content_filter", "tool_calls"}
@@ -80,7 +81,7 @@ def generations(description: ModelDescription, asked: Generation, prompts: Seque
     seed = asked.settings.get("seed")
     variants = [asked.settings]
     if isinstance(seed, int):
-        variants = [{**asked.settings, "seed": seed + at} for at in range(asked.choices)]
+        variants = [{**asked.settings, "seed": _seed(seed, at)} for at in range(asked.choices)]
     shared = [_settings(description, asked, settings) for settings in variants]
     size = sum(_size(*each) for each in shared)
     count = len(prompts) * asked.choices
@@ -103,6 +104,11 @@ def generations(description: ModelDescription, asked: Generation, prompts: Seque
         first = () if described is None else (_tensor(described, text),)
         asks += [((*first, *made[at % len(made)][0]), made[at % len(made)][1]) for at in range(asked.choices)]
     return asks
+
+
+def _seed(seed: int, choice: int) -> int:
+    """The seed of a choice: behind the largest one comes 0."""
+    return (seed + choice) % _SEEDS if seed >= 0 else seed + choice
 
 
 def _size(inputs: Sequence[Tensor], parameters: Mapping[str, ParameterValue]) -> int:

@@ -21,9 +21,11 @@ _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
-    """Of a request that streams. `include_usage`: an event with the counts comes last."""
+    """Of a request that streams. `include_usage`: an event with the counts comes last; with `continuous_usage_stats`, which is
+    vLLM's, each event has those of its choice so far."""
 
     include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
 
 
 class Sampling(msgspec.Struct, kw_only=True):
@@ -66,6 +68,7 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
 
 class ChatRequest(Sampling, kw_only=True):
@@ -80,6 +83,16 @@ class ChatRequest(Sampling, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=limits.OPENAI_LOGPROBS_MAX)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    functions: list[Any] | None = None
+    function_call: str | dict[str, Any] | None = None
+    modalities: list[str] | None = None
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """The variables of the chat template that the client sets."""
+        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        return {**effort, **(self.chat_template_kwargs or {})}
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
@@ -200,8 +213,14 @@ def check(request: CompletionRequest | ChatRequest) -> None:
     if request.stream_options is not None and not request.stream:
         raise InvalidArgument("'stream_options' can only be used when 'stream' is true")
     if isinstance(request, ChatRequest):
-        if request.top_logprobs is not None and not request.logprobs:
+        if request.top_logprobs and not request.logprobs:
             raise InvalidArgument("'top_logprobs' can only be used when 'logprobs' is true")
+        if request.functions:
+            raise InvalidArgument("'functions' is not supported: use 'tools'")
+        if request.function_call not in (None, "none"):
+            raise InvalidArgument("'function_call' is not supported: use 'tool_choice'")
+        if not {"text"}.issuperset(request.modalities or ()):
+            raise InvalidArgument(f"'modalities': only text is supported, got {shown(request.modalities)}")
         return
     if request.suffix:
         raise InvalidArgument("'suffix' is not supported")

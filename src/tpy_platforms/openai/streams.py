@@ -174,26 +174,34 @@ class AnswerEvents:
             self._fail(unexpected_error(self._path))
 
     def _add(self, stream: _Stream, pieces: list[Piece]) -> None:
+        usage = self._usage_of(stream)
         for piece in pieces:
             if not isinstance(piece, str):
-                self._waiting.append(self._answer.piece(stream.index, piece))
+                self._waiting.append(self._answer.piece(stream.index, piece, usage=usage))
                 continue
             for at in range(0, len(piece), _EVENT_CHARACTERS):
                 text = piece[at : at + _EVENT_CHARACTERS]
                 logprobs, stream.reader.logprobs = stream.reader.logprobs, []
-                self._waiting.append(self._answer.piece(stream.index, text, logprobs, stream.offset))
+                self._waiting.append(self._answer.piece(stream.index, text, logprobs, stream.offset, usage))
                 stream.offset += sum(len(each.chosen.token) for each in logprobs)
 
     def _end(self, stream: _Stream) -> None:
         self._add(stream, stream.reader.end())
-        reader = stream.reader
-        self._waiting.append(self._answer.finished(stream.index, reader.finish_reason, reader.logprobs, stream.offset))
+        reader, usage = stream.reader, self._usage_of(stream)
+        self._waiting.append(self._answer.finished(stream.index, reader.finish_reason, reader.logprobs, stream.offset, usage))
         self._usage.add(stream.index, reader)
         self._open.remove(stream)
         if not self._open:
             if self._answer.says_usage:
                 self._waiting.append(self._answer.counted(self._usage.document()))
             self._waiting.append(answers.DONE)
+
+    def _usage_of(self, stream: _Stream) -> Json | None:
+        if not self._answer.says_counts:
+            return None
+        usage = TokenUsage(1)
+        usage.add(0, stream.reader)
+        return usage.document()
 
     def _fail(self, error: TpyError) -> None:
         self._waiting.append(answers.error_event(error))

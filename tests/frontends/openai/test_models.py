@@ -96,6 +96,8 @@ def test_each_choice_has_its_own_seed_and_tokens_are_a_setting() -> None:
         return [{"text": each["text_input"], **json.loads(each["sampling_parameters"])} for each in found]
 
     assert [(each["text"], each["seed"]) for each in settings(["a", "b"], seed=7)] == [(b"a", 7), (b"a", 8), (b"b", 7), (b"b", 8)]
+    assert [each["seed"] for each in settings(["a"], seed=2**63 - 1)] == [2**63 - 1, 0]
+    assert [each["seed"] for each in settings(["a"], seed=-1)] == [-1, 0]
     assert settings(["a"])[1] == {"text": b"a", "max_tokens": 9}
     tokens = settings([[1, 2], [3]])
     assert [(each["text"], each["prompt_token_ids"]) for each in tokens] == [(b"", [1, 2])] * 2 + [(b"", [3])] * 2
