@@ -123,6 +123,10 @@ class StepHost(Protocol):
         """The responses that this thread sends inside are sent when it leaves, or before."""
         ...
 
+    def limit_step(self, seconds: float) -> None:
+        """A step begins, and the process is ended if it takes so long, also where it holds the GIL; 0: it is over."""
+        ...
+
 
 @runtime_checkable
 class HostedSteps(Protocol):

@@ -1,6 +1,8 @@
-"""An engine that does what its prompts say: "raise", "hang" or "exit" in a step. With "hold PIPE" its second step holds the GIL
-until somebody opens the named pipe for writing; there is a file PIPE.held then. The answers have the number of sequences in each
-step."""
+"""An engine that does what its prompts say: "raise", "hang", "freeze" (hang and hold the GIL) or "exit" in a step.
+
+With "hold PIPE" its second step holds the GIL until somebody opens the named pipe for writing; there is a file PIPE.held then. The
+answers have the number of sequences in each step.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +34,8 @@ class HostileEngine(FakeEngine):
                 raise RuntimeError("the device is lost")
             case "hang":
                 threading.Event().wait()
+            case "freeze":
+                ctypes.PyDLL(None).pause()
             case "exit":
                 os._exit(9)
         first = self._prompts[0]

@@ -156,6 +156,7 @@ def test_deltas_for_a_slow_reader_are_joined(hosted: Hosted) -> None:
     [
         ("raise", "the engine failed: RuntimeError: the device is lost"),
         ("hang", "the engine did not return from a step within 0.5 s"),
+        ("freeze", "was ended by SIGALRM (as when a step of an engine takes longer than step_timeout_seconds and lets no other"),
         ("exit", "Stub process 'm_0' is not healthy. It exited with status 9"),
     ],
 )

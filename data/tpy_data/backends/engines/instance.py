@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Final
 
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
@@ -16,7 +14,7 @@ from tpy.backend.instances import StepHost
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import INSTANCE_CLOSE_S_MAX
 from tpy.units import NS_PER_MS, NS_PER_S
-from tpy_data.backends.engines.loop import StepLoop
+from tpy_data.backends.engines.loop import NoHost, StepLoop
 from tpy_data.backends.engines.metrics import EngineMetrics
 from tpy_data.exception_text import exception_text
 
@@ -25,6 +23,9 @@ Log = Callable[[str, str], None]
 _LOOKS: Final = 4
 """Times that a step is looked at before it takes too long."""
 
+_HELD_STEP_FACTOR: Final = 1.5
+"""Of the limit of a step, after which the process is ended: by then it has not been noticed, because the step holds the GIL."""
+
 
 GIVE_WAY_NS_MAX: Final = 100 * NS_PER_MS
 """The longest that an engine waits between two steps while the process has other work to do. With all that a full engine takes
@@ -32,16 +33,6 @@ there are a few milliseconds of it."""
 
 _PAUSE_S: Final = 0.00005
 """Between two looks: others run meanwhile."""
-
-
-class _NoHost:
-    """A `StepHost` for an engine in the server's process."""
-
-    def is_quiet(self) -> bool:
-        return True
-
-    def sending_together(self) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
 
 class EngineInstance:
@@ -62,7 +53,7 @@ class EngineInstance:
         self._limits = EngineLimits(sequences=1)
         self._made = threading.Event()
         self._wake = threading.Condition()
-        self._host: StepHost = _NoHost()
+        self._host: StepHost = NoHost()
         self._stopping = False
         self._ended = threading.Event()
         self._readable, self._writable = os.pipe()
@@ -147,7 +138,7 @@ class EngineInstance:
                 if self._stopping:
                     break
             self._let_others_run()
-            loop.turn(self._host.sending_together)
+            loop.turn(self._host, self._step_limit_s * _HELD_STEP_FACTOR)
         if loop.failure is None:
             loop.fail(Unavailable(f"instance '{self._name}' is closed"))
 

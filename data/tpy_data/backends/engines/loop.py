@@ -7,9 +7,11 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Final
 
 from tpy.backend import ExecutionRequest, ExecutionResult, ResponseSender
 from tpy.backend.engine import Delta, Engine, EngineLoad
+from tpy.backend.instances import StepHost
 from tpy.errors import Internal, TpyError
 from tpy_data.backends.engines.metrics import EngineMetrics
 from tpy_data.exception_text import exception_text
@@ -28,6 +30,24 @@ class Open:
         self.answer = answer
         self.started_ns = started_ns
         self.last_ns = -1
+
+
+class NoHost:
+    """A `StepHost` for an engine in the server's process."""
+
+    def is_quiet(self) -> bool:
+        """As `StepHost.is_quiet`."""
+        return True
+
+    def sending_together(self) -> AbstractContextManager[None]:
+        """As `StepHost.sending_together`."""
+        return contextlib.nullcontext()
+
+    def limit_step(self, seconds: float) -> None:
+        """As `StepHost.limit_step`: the process of a server is not ended."""
+
+
+_NO_HOST: Final = NoHost()
 
 
 class StepLoop:
@@ -65,8 +85,8 @@ class StepLoop:
         if self.failure is not None:  # maybe after `fail` has looked
             self._refuse_all(self.failure)
 
-    def turn(self, sending_together: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext) -> None:
-        """One round. Raises what the engine raises when it steps: it has come to its end."""
+    def turn(self, host: StepHost = _NO_HOST, limit_s: float = 0) -> None:
+        """One round, whose step has a limit. Raises what the engine raises when it steps: it has come to its end."""
         self._drop_cancelled()
         while self._came and self.failure is None:
             self._add(*self._came.popleft())
@@ -75,9 +95,11 @@ class StepLoop:
             return
         deltas: Sequence[Delta] = ()
         self.step_began_ns = self._now_ns()
+        host.limit_step(limit_s)
         try:
             deltas = self._engine.step()
         finally:
+            host.limit_step(0)
             self.step_began_ns = 0
         if self.failure is not None:
             return
@@ -88,7 +110,7 @@ class StepLoop:
                 known.answer.add(delta)
                 if delta.tokens:
                     self._metrics.generated(known, delta.tokens, now_ns)
-        with sending_together():
+        with host.sending_together():
             for number, known in list(self._open.items()):
                 self._send(number, known, now_ns)
         load = self._engine.load()

@@ -335,6 +335,12 @@ def _kill(process: Child) -> None:
     process.wait()
 
 
+_REMARKS = {
+    "SIGKILL": " (as the kernel does when memory runs out)",
+    "SIGALRM": " (as when a step of an engine takes longer than step_timeout_seconds and lets no other thread run)",
+}
+
+
 def in_words(status: int) -> str:
     """The end of a process, by its exit status, or its signal as a negative number."""
     if status >= 0:
@@ -343,7 +349,7 @@ def in_words(status: int) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         return f"was ended by signal {-status}"
-    return f"was ended by {name}" + (" (as the kernel does when memory runs out)" if name == "SIGKILL" else "")
+    return f"was ended by {name}{_REMARKS.get(name, '')}"
 
 
 def memory_bytes(pid: int) -> int:

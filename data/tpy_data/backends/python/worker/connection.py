@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -266,6 +267,10 @@ class ServerConnection:
     def is_quiet(self) -> bool:
         """Returns True when all that has come is handled, and the thread that reads waits. Any thread; takes a microsecond."""
         return bool(self.lost) or self._endpoint.is_quiet()
+
+    def limit_step(self, seconds: float) -> None:
+        """As `StepHost.limit_step`: the kernel sends SIGALRM, whose default is the end."""
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def start_reader(self) -> None:
         """Have a separate thread read from now on. Idempotent."""
