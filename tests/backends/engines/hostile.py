@@ -1,7 +1,7 @@
 """An engine that does what its prompts say: "raise", "hang", "freeze" (hang and hold the GIL) or "exit" in a step.
 
-With "hold PIPE" its second step holds the GIL until somebody opens the named pipe for writing; there is a file PIPE.held then. The
-answers have the number of sequences in each step.
+With "hold PIPE" its second step holds the GIL until somebody opens the named pipe for writing; there is a file PIPE.held then.
+The answers have the number of sequences in each step.
 """
 
 from __future__ import annotations
