@@ -208,6 +208,12 @@ def test_what_is_no_function_is_refused(server: tpy.Server, function: Any) -> No
         server.add_model("f", function, inputs=X, outputs=Y)
 
 
+def test_a_function_sends_one_response(server: tpy.Server) -> None:
+    decoupled = {"model_transaction_policy": {"decoupled": True}}
+    with pytest.raises(InvalidArgument, match=r"backend 'function' does not support: 'model_transaction_policy\.decoupled'"):
+        server.add_model("f", lambda X: X, inputs=X, outputs=Y, config=decoupled)
+
+
 def test_functions_that_were_replaced_are_forgotten(server: tpy.Server) -> None:
     known = len(FUNCTIONS)
     for _ in range(3):

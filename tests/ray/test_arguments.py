@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import re
 import socket
 import subprocess
@@ -13,12 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-import tpy
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.ray.__main__ import main
 from tpy.ray.application import build, deployment_options
 from tpy.ray.arguments import read_arguments
-from tpy.ray.calls import add_called
 from tpy.ray.cluster import Want, problems, shortages, wants_of
 from tpy.ray.config import serve_config
 from tpy.ray.replica import start
@@ -142,8 +142,11 @@ def test_as_many_replicas_as_bring_each_to_the_target(loads: list[float], runnin
 
 
 def test_a_repository_that_a_node_cannot_read_is_named_with_the_node(tmp_path: Path) -> None:
+    async def begin() -> None:
+        start(read_arguments({"repository": str(tmp_path / "none")}), "r1", asyncio.get_running_loop())
+
     with pytest.raises(Unavailable) as raised:
-        start(read_arguments({"repository": str(tmp_path / "none")}), "r1")
+        asyncio.run(begin())
     assert raised.value.message.startswith("replica r1 on the node ")
     assert str(tmp_path / "none") in raised.value.message
 
@@ -224,25 +227,22 @@ def test_without_ray_the_import_says_what_to_install() -> None:
     assert "ImportError: tpy.ray needs Ray Serve: install tpy's extra `ray`" in ended.stderr
 
 
-def test_models_that_cannot_be_called_are_refused(tmp_path: Path) -> None:
-    tensors = 'input { name: "X" data_type: TYPE_FP32 dims: 1 } output { name: "Y" data_type: TYPE_FP32 dims: 1 }'
-    configs = {
-        "empty": 'backend: "python"',
-        "sequences": f'backend: "python" {tensors} sequence_batching {{ }}',
-        "stream": f'backend: "python" {tensors} model_transaction_policy {{ decoupled: true }}',
-    }
-    for name, config in configs.items():
-        (tmp_path / name / "1").mkdir(parents=True)
-        (tmp_path / name / "config.pbtxt").write_text(config)
-    refused = {
-        "empty": "its config.pbtxt has to say its inputs and outputs",
-        "sequences": "which has sequences or sends any number of responses: load it beside",
-        "stream": "which has sequences or sends any number of responses: load it beside",
-        "unknown": f"calls names the model 'unknown', which is not in {tmp_path}",
-    }
-    with tpy.Server(tmp_path, load_model=()) as server:
-        for name, text in refused.items():
-            with pytest.raises(InvalidArgument, match=re.escape(text)):
-                add_called(server, (str(tmp_path),), name)
+def test_calls_are_for_an_application_of_one_model() -> None:
     with pytest.raises(InvalidArgument, match="calls is for an application of one model"):
         read_arguments({"repository": "r", "calls": "a"})
+
+
+@pytest.mark.parametrize(("last", "circle"), [("b", "b -> c -> b"), ("c", "c -> c"), ("a", "a -> b -> c -> a")])
+def test_calls_in_a_circle_are_refused(tmp_path: Path, last: str, circle: str) -> None:
+    for name, called in ("a", "b"), ("b", "c"), ("c", last):
+        model(tmp_path, name, f'parameters {{ key: "ray.calls" value {{ string_value: "{called}" }} }}')
+    with pytest.raises(InvalidArgument) as raised:
+        serve_config({"repository": str(tmp_path), "per_model": "true"})
+    names = set(circle.split(" -> "))
+    told = re.search(r"calls lead in a circle \((.+)\)", raised.value.message)
+    assert told is not None
+    path = told[1].split(" -> ")
+    assert set(path) == names
+    assert len(path) == len(names) + 1
+    following = {"a": "b", "b": "c", "c": last}
+    assert all(following[one] == next_one for one, next_one in itertools.pairwise(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from .repository import build, copy_of
 from .serving import HAPROXY, configure, environment, serving, until
 
 HTTP, GRPC = "127.0.0.1:8000", "127.0.0.1:8001"
-MODELS = ("simple", "simple2", "caller", "asker", "writer")
+MODELS = ("simple", "simple2", "caller", "asker", "writer", "repeat", "teller", "steps", "waiter", "waits")
 ROW = np.arange(16, dtype=np.int32).reshape(1, 16)
 
 
@@ -49,13 +50,77 @@ parameters { key: "ray.beside" value { string_value: "simple" } }
 """
 
 
+_TELLER = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            called = pb_utils.InferenceRequest(model_name="repeat", requested_output_names=["OUT"], inputs=request.inputs())
+            for answer in called.exec(decoupled=True):
+                if answer.has_error():
+                    sender.send(pb_utils.InferenceResponse(error=answer.error()))
+                elif answer.output_tensors():
+                    sender.send(pb_utils.InferenceResponse(answer.output_tensors()))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+_TELLER_CONFIG = """
+name: "teller"
+backend: "python"
+model_transaction_policy { decoupled: true }
+input [ { name: "N" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+parameters { key: "ray.calls" value { string_value: "repeat" } }
+"""
+
+_WAITER = """
+import time
+
+class TritonPythonModel:
+    def execute(self, requests):
+        while not all(request.is_cancelled() for request in requests):
+            time.sleep(0.01)
+        raise RuntimeError("nobody waits")
+"""
+
+_STEPS_CONFIG = """
+name: "steps"
+platform: "ensemble"
+max_batch_size: 8
+input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 16 ] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 16 ] } ]
+ensemble_scheduling { step [
+  {
+    model_name: "simple"
+    model_version: -1
+    input_map [ { key: "INPUT0" value: "INPUT0" }, { key: "INPUT1" value: "INPUT1" } ]
+    output_map [ { key: "OUTPUT0" value: "OUTPUT0" } ]
+  }
+] }
+parameters { key: "ray.calls" value { string_value: "simple" } }
+"""
+
+
 def write_callers(repository: Path) -> None:
-    """`caller` has the model that it calls in its replica, `asker` has it in the application of that model."""
+    """`caller` has the model that it calls in its replica, `asker` and the ensemble `steps` have it in the application of that
+    model, as `teller` has a decoupled one, and `waits` one that answers nobody."""
     for name, way in ("caller", "ray.beside"), ("asker", "ray.calls"):
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "1" / "model.py").write_text(_CALLER)
         config = _CALLER_CONFIG.replace("caller", name).replace("ray.beside", way)
         (repository / name / "config.pbtxt").write_text(config)
+    (repository / "steps" / "1").mkdir(parents=True)
+    (repository / "steps" / "config.pbtxt").write_text(_STEPS_CONFIG)
+    (repository / "waiter" / "1").mkdir(parents=True)
+    (repository / "waiter" / "1" / "model.py").write_text(_WAITER)
+    (repository / "waiter" / "config.pbtxt").write_text(_CALLER_CONFIG.replace("caller", "waiter").partition("parameters")[0])
+    (repository / "waits" / "1").mkdir(parents=True)
+    (repository / "waits" / "config.pbtxt").write_text(_STEPS_CONFIG.replace("steps", "waits").replace("simple", "waiter"))
+    (repository / "teller" / "1").mkdir(parents=True)
+    (repository / "teller" / "1" / "model.py").write_text(_TELLER)
+    (repository / "teller" / "config.pbtxt").write_text(_TELLER_CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +129,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpclient.Infe
     repository = build(folder / "models")
     copy_of(repository, "simple", "simple2")
     write_callers(repository)
-    models = "models=simple,simple2,caller,asker,writer"
+    models = f"models={','.join(MODELS)}"
     words = (f"repository={repository},docs/examples/openai/models", "per_model=true", models, "cpus=0.1", "allow_openai=true")
     environ = environment(folder / "home", **HAPROXY)
     served = serving(configure(folder / "serve.yaml", *words), folder / "log", environ, f"http://{HTTP}/v2/health/ready")
@@ -125,18 +190,41 @@ def test_a_model_has_those_that_it_calls_beside_it(client: httpclient.InferenceS
     assert (client.infer("caller", _inputs(httpclient)).as_numpy("OUTPUT0") == 2 * ROW).all()
 
 
-def test_a_model_calls_one_of_another_application(client: httpclient.InferenceServerClient) -> None:
+@pytest.mark.parametrize("name", ["asker", "steps"])
+def test_a_model_or_an_ensemble_calls_one_of_another_application(client: httpclient.InferenceServerClient, name: str) -> None:
     def executions() -> int:
         return int(client.get_inference_statistics("simple")["model_stats"][0]["execution_count"])
 
     before = executions()
-    assert (client.infer("asker", _inputs(httpclient)).as_numpy("OUTPUT0") == 2 * ROW).all()
+    assert (client.infer(name, _inputs(httpclient)).as_numpy("OUTPUT0") == 2 * ROW).all()
     assert executions() == before + 1
     client.unload_model("simple")
     with pytest.raises(InferenceServerException, match="'simple' has no available versions"):
-        client.infer("asker", _inputs(httpclient))
+        client.infer(name, _inputs(httpclient))
     client.load_model("simple")
-    assert (client.infer("asker", _inputs(httpclient)).as_numpy("OUTPUT0") == 2 * ROW).all()
+    assert (client.infer(name, _inputs(httpclient)).as_numpy("OUTPUT0") == 2 * ROW).all()
+
+
+def test_a_decoupled_model_of_another_application_sends_all_responses() -> None:
+    answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+    count = grpcclient.InferInput("N", [1], "INT32")
+    count.set_data_from_numpy(np.array([100], np.int32))
+    with grpcclient.InferenceServerClient(GRPC) as grpc:
+        grpc.start_stream(lambda result, error: answers.put((result, error)), headers={"application": "teller"})
+        grpc.async_stream_infer("teller", [count])
+        found = [answers.get(timeout=60) for _ in range(100)]
+        grpc.stop_stream()
+    assert [None if result is None else result.as_numpy("OUT").tolist() for result, _ in found] == [[n] for n in range(100)]
+
+
+def test_a_request_that_is_cancelled_is_cancelled_in_the_other_application(client: httpclient.InferenceServerClient) -> None:
+    def cancelled() -> bool:
+        [row] = client.get_inference_statistics("waiter")["model_stats"]
+        return bool(row["inference_stats"]["fail"]["count"])
+
+    with grpcclient.InferenceServerClient(GRPC) as grpc, pytest.raises(InferenceServerException, match="Deadline Exceeded"):
+        grpc.infer("waits", _inputs(grpcclient), headers={"application": "waits"}, client_timeout=3)
+    until(cancelled, seconds=20)
 
 
 def _post(path: str, body: object) -> Any:

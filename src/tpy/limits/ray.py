@@ -24,6 +24,3 @@ RAY_CHANGES_ATTEMPTS_MAX: Final = 150
 
 RAY_CLUSTER_TIMEOUT_S: Final = 5.0
 """The time in which a cluster takes a connection; Ray itself tries for minutes."""
-
-RAY_CALLS_MAX: Final = 16
-"""Requests that a replica has under way to each model of another application that its own models call."""

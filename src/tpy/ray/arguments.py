@@ -16,8 +16,9 @@ _LISTS = ("models", "beside", "calls", "applications")
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`repository`: a folder or a bucket that every node reads, several separated by commas. `models`: those to be loaded, all by
     default. `model`: the only one of an application that serves one model; `beside`: models that are loaded with it, because it
-    calls them; `calls`: models of other applications that it calls by name, through Ray. `applications`: the models, each in an
-    application of its name, that an application with the server's own routes speaks for.
+    calls them; `calls`: models of other applications that it calls by name, or has as steps,
+    through Ray. `applications`: the models, each in an application of its name, that an application with the server's own routes
+    speaks for.
 
     `replicas`, or `min_replicas` and `max_replicas`, between which Serve scales by `scale_by`: "load" (`tpy_load`) or "ongoing"
     (requests under way), each replica to be at `target`. `cpus` and `gpus` are what Ray reserves for a replica.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,25 @@ def _per_model(name: str, given: Mapping[str, Any], read: Arguments) -> list[dic
     common = {key: value for key, value in given.items() if key not in ("models", *_OF_MODELS)}
     own = {key: value for key, value in given.items() if key in _OF_MODELS}
     found = []
+    calls = {}
     for model, config in models.items():
         arguments = {**common, "model": model, **_from_groups(config), **own, **_from_parameters(model, config)}
-        found.append(_application(model, f"/v2/models/{model}", arguments, read_arguments(arguments)))
+        of_model = read_arguments(arguments)
+        calls[model] = of_model.calls
+        found.append(_application(model, f"/v2/models/{model}", arguments, of_model))
+    _refuse_circles(calls)
     server = {**common, "applications": list(models), "cpus": 0}
     return [*found, _application(name, "/", server, read_arguments(server))]
+
+
+def _refuse_circles(calls: Mapping[str, Sequence[str]]) -> None:
+    """Raises InvalidArgument for applications that call each other in a circle: each may be full of requests that wait for the
+    next one, and none of them sees that."""
+    try:
+        TopologicalSorter(calls).prepare()
+    except CycleError as error:
+        circle = " -> ".join(reversed(error.args[1]))
+        raise InvalidArgument(f"tpy.ray: calls lead in a circle ({circle}): have one of these load the next beside it") from None
 
 
 def _application(name: str, prefix: str, given: Mapping[str, Any], read: Arguments) -> dict[str, Any]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +20,7 @@ from tpy.assembly import ServerOptions
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.clock import Clock, SystemClock
 from tpy.embedded.engine_thread import EngineThread
+from tpy.embedded.model import RequestOptions
 from tpy.embedded.server import Server
 from tpy.errors import InvalidArgument, InvariantViolation, TpyError, Unavailable
 from tpy.frontends.grpc import GrpcFrontendOptions, create_handlers
@@ -25,7 +29,7 @@ from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.serving import create_endpoint
 from tpy.messages import IndexEntry, ModelState, ModelStatistics
 from tpy.ray.arguments import Arguments
-from tpy.ray.calls import add_called
+from tpy.ray.calls import Answer, answer_of, refusal_of, with_called
 from tpy.ray.core.changes import Action, Models
 from tpy.ray.exported import ExportedMetrics
 from tpy.ray.grpc import GrpcBridge, Reply, methods
@@ -38,9 +42,11 @@ T = TypeVar("T")
 
 
 class _Server(Server):
-    """A server whose frontends are not at ports; `frontends` has their options."""
+    """A server whose frontends are not at ports; `frontends` has their options. `view` has the repositories of one that calls
+    other applications' models, and goes with it."""
 
     frontends: Mapping[str, object]
+    view: TemporaryDirectory[str]
 
     def _open_engine(self, options: ServerOptions) -> EngineThread:
         self.frontends = options.frontends
@@ -55,12 +61,13 @@ class _Server(Server):
 class Replica:
     """One replica. Serve calls its methods by their names; those of the gRPC API are added below."""
 
-    def __init__(self, arguments: Arguments) -> None:
+    async def __init__(self, arguments: Arguments) -> None:  # type: ignore[misc]  # Serve awaits it
         context = serve.get_replica_context()
-        self._server = start(arguments, context.replica_tag)
+        self._loop = asyncio.get_running_loop()
+        # In a thread: models that are warmed up call other applications' models, through this loop.
+        self._server = await asyncio.to_thread(start, arguments, context.replica_tag, self._loop)
         self._engine = self._server.running
         self._model = arguments.model
-        self._loop = asyncio.get_running_loop()
         self._replicas = Replicas(context.replica_tag, arguments.applications, self._perform)
         self._nursery_closed = trio.Event()
         self._engine.run_async(self._open)
@@ -144,6 +151,7 @@ class Replica:
         self._engine.soon(self._nursery_closed.set)
         try:
             self._server.stop()
+            self._server.view.cleanup()
         finally:
             self._engine.soon(self._frontends.cancel)
 
@@ -153,9 +161,21 @@ class Replica:
         """The outcome of the newest change of a subject on this replica."""
         return await self._replicas.applied(subject)
 
-    async def infer_arrays(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs of the application's model, for one of another application that calls it."""
-        return dict(await self._server.model(self._model).infer_async(inputs))
+    async def infer_arrays(self, inputs: Mapping[str, Any], options: RequestOptions) -> Answer:
+        """The only response of the application's model, for one of another application that calls it."""
+        try:
+            return answer_of(await self._server.model(self._model).infer_async(inputs, **options))
+        except TpyError as error:
+            return refusal_of(error)
+
+    async def stream_arrays(self, inputs: Mapping[str, Any], options: RequestOptions) -> AsyncIterator[Answer]:
+        """The responses of the application's model, as many as it sends."""
+        try:
+            async with aclosing(self._server.model(self._model).stream_async(inputs, **options)) as responses:
+                async for response in responses:
+                    yield answer_of(response)
+        except TpyError as error:
+            yield refusal_of(error)
 
     async def change(self, action: Action) -> None:
         """Have all replicas perform an action."""
@@ -211,17 +231,20 @@ for _name, (_path, _is_stream) in methods().items():
     setattr(Replica, _name, _stream_method(_path) if _is_stream else _unary_method(_path))
 
 
-def start(arguments: Arguments, replica: str) -> _Server:
-    """Start the server of a replica. Raises Unavailable with what prevents it, and where."""
+def start(arguments: Arguments, replica: str, loop: asyncio.AbstractEventLoop) -> _Server:
+    """Start the server of a replica; `loop` is Ray's, for calls of other applications' models. Raises Unavailable with what
+    prevents it, and where."""
     node = ray.util.get_node_ip_address()
-    server = server_of(arguments)
+    view = TemporaryDirectory(prefix="tpy-ray-")
     try:
+        if arguments.calls:
+            seen = with_called(Path(view.name), arguments.repository, arguments.calls, loop)
+            arguments = msgspec.structs.replace(arguments, repository=seen)
+        server = server_of(arguments)
+        server.view = view
         server.start()
-        for name in arguments.calls:
-            add_called(server, arguments.repository, name)
-        if arguments.calls and arguments.model:
-            server.load(arguments.model)
     except TpyError as error:
+        view.cleanup()
         raise Unavailable(f"replica {replica} on the node {node} does not start: {error.message}") from None
     return server
 
@@ -232,10 +255,8 @@ def server_of(arguments: Arguments) -> _Server:
     if unknown:
         raise InvalidArgument(f"tpy.ray got an unknown argument, which is not a flag of tpy serve either: '{unknown[0]}'")
     flags: dict[str, Any] = {"allow_http": True, "allow_grpc": True, **arguments.flags}
-    if arguments.calls:
-        flags["load_model"] = arguments.beside  # its own model comes after the models that it calls
-    elif arguments.model:
-        flags["load_model"] = (arguments.model, *arguments.beside)
+    if arguments.model:
+        flags["load_model"] = (arguments.model, *arguments.beside, *arguments.calls)
     elif arguments.models:
         flags["load_model"] = arguments.models
     elif arguments.applications:

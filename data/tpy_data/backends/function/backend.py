@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
 from tpy.backend import (
+    AnswerLater,
     Backend,
     BackendCapabilities,
     BackendSettings,
     ExecutionBatch,
+    ExecutionRequest,
     ExecutionResult,
     InstancePlacement,
     LoadedModel,
     ModelContext,
     ModelInstance,
+    ResponseSender,
     batching_of,
 )
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
-from tpy.errors import Internal, InvalidArgument
+from tpy.errors import Internal, InvalidArgument, Unsupported
 from tpy.messages import DataType, Tensor
 from tpy.messages.datatypes import from_numpy
 
@@ -32,6 +36,19 @@ order of the configuration, or the only one."""
 
 FUNCTIONS: dict[str, Function] = {}
 """The functions of this process, by the key that configurations name them with."""
+
+
+class Forwarder(Protocol):
+    """In the place of a function: has each request answered elsewhere, and takes any number at once."""
+
+    def forward(self, request: ExecutionRequest, sender: ResponseSender) -> None:
+        """Have the request answered by its sender, later: once, unless the model is decoupled. Called on the Trio thread or an
+        instance's; must neither block nor raise."""
+        ...
+
+
+FORWARDERS: dict[str, Forwarder] = {}
+"""The forwarders of this process, by the key that configurations name them with, as functions."""
 
 _executing = threading.local()
 
@@ -55,7 +72,10 @@ class FunctionBackend:
 
     def __init__(self, name: str) -> None:
         self._capabilities = BackendCapabilities(
-            name=name, default_model_filename="", devices=frozenset({InstanceKind.KIND_CPU, InstanceKind.KIND_MODEL})
+            name=name,
+            default_model_filename="",
+            devices=frozenset({InstanceKind.KIND_CPU, InstanceKind.KIND_MODEL}),
+            decoupled=True,
         )
 
     @property
@@ -68,6 +88,14 @@ class FunctionBackend:
     def load(self, context: ModelContext) -> LoadedModel:
         parameter = context.config.parameters.get(PARAMETER)
         key = "" if parameter is None else parameter.string_value
+        forwarder = FORWARDERS.get(key)
+        if forwarder is not None:
+            return ForwardingModel(forwarder)
+        if context.config.decoupled:
+            raise Unsupported(
+                f"model '{context.name}' asks for what backend '{self._capabilities.name}' does not support: "
+                "'model_transaction_policy.decoupled'"
+            )
         function = FUNCTIONS.get(key)
         if function is None:
             raise InvalidArgument(
@@ -75,6 +103,39 @@ class FunctionBackend:
                 "backend 'function' are added by tpy.Server.add_model"
             )
         return FunctionModel(key, function, context.config)
+
+    def close(self) -> None:
+        pass
+
+
+class ForwardingModel:
+    """A loaded version whose requests are answered elsewhere."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+
+    def create_instance(self, placement: InstancePlacement) -> ModelInstance:
+        return ForwardingInstance(self._forwarder)
+
+    def unload(self) -> None:
+        pass
+
+
+class ForwardingInstance:
+    """Hands requests on, and does not wait for their answers."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+
+    def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
+        """The only answer of a request comes later; the answers of a decoupled model have senders already."""
+        forward, later = self._forwarder.forward, []
+        for request in batch.requests:
+            if request.sender is None:
+                later.append(AnswerLater(begin=partial(forward, request)))
+            else:
+                forward(request, request.sender)
+        return later
 
     def close(self) -> None:
         pass
