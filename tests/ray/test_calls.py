@@ -116,7 +116,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Serving:
 
     def serve(name: str, answer: Answering) -> Handle:
         handle = Handle(answer)
-        monkeypatch.setattr(calls.serve, "get_app_handle", {name: handle}.__getitem__)
+        monkeypatch.setattr("ray.serve.get_app_handle", {name: handle}.__getitem__)
         return handle
 
     return serve
@@ -179,10 +179,10 @@ def test_an_application_that_is_not_there_is_named(server: tpy.Server, serving: 
         raise RayServeException(f"Application '{name}' does not exist.")
 
     serving("other", doubled)
-    monkeypatch.setattr(calls.serve, "get_app_handle", missing)
+    monkeypatch.setattr("ray.serve.get_app_handle", missing)
     with pytest.raises(Unavailable, match=r"^the application 'other' does not answer: Application 'other' does not exist"):
         server.model("other").infer({"X": row(1)})
-    monkeypatch.setattr(calls.serve, "get_app_handle", {"other": Handle(doubled)}.__getitem__)
+    monkeypatch.setattr("ray.serve.get_app_handle", {"other": Handle(doubled)}.__getitem__)
     assert server.model("other").infer({"X": row(1)})["Y"].tolist() == [[2]]
 
 
@@ -193,7 +193,7 @@ def test_a_request_whose_application_goes_meanwhile_ends(
         raise RayServeException("gone")
 
     async def never(inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
-        monkeypatch.setattr(calls.serve, "get_app_handle", missing)
+        monkeypatch.setattr("ray.serve.get_app_handle", missing)
         await asyncio.Event().wait()
         raise AssertionError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,50 @@ def test_rows_that_the_model_refuses_are_dropped_or_told(strict: Path) -> None:
     assert told["error"] == [None, None, "below zero", None, None, None]
     with pytest.raises(Exception, match="below zero"):
         predicted(strict, "fail")
+
+
+_WHERE = """
+import os
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("PID", np.array([[os.getpid()]]))]) for _ in requests]
+"""
+
+_WHERE_CONFIG = """
+backend: "python"
+max_batch_size: 1
+input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "PID" data_type: TYPE_INT64 dims: [ 1 ] } ]
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "config", "flags", "is_own"),
+    [
+        (_WHERE, "", {}, True),
+        (_WHERE, "", {"backend_config": "python,isolation=process"}, False),
+        (_WHERE, 'parameters { key: "isolation" value { string_value: "process" } }', {}, False),
+        (_WHERE, "instance_group { count: 2 kind: KIND_CPU }", {}, False),
+        (_WHERE.replace("def execute", "async def execute"), "", {}, False),
+    ],
+)
+def test_a_python_model_runs_in_the_worker_where_it_can(
+    tmp_path: Path, code: str, config: str, flags: dict[str, str], is_own: bool
+) -> None:
+    from tpy.ray.offline import started
+
+    (tmp_path / "where" / "1").mkdir(parents=True)
+    (tmp_path / "where" / "1" / "model.py").write_text(code)
+    (tmp_path / "where" / "config.pbtxt").write_text(_WHERE_CONFIG + config)
+    server = started(str(tmp_path), "where", flags)
+    try:
+        [[pid]] = server.model("where").infer({"X": np.ones((1, 1), np.float32)})["PID"].tolist()
+    finally:
+        server.stop()
+    assert (pid == os.getpid()) is is_own
 
 
 def test_columns_of_numbers_are_tensors_without_a_copy() -> None:

@@ -22,6 +22,7 @@ Array = np.ndarray[Any, Any]
 
 ON_ERROR = ("fail", "drop", "column")
 ERROR_COLUMN = "error"
+_ISOLATION = "python,isolation="
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Predictor:
     def __init__(
         self, repository: str | Sequence[str], model: str, columns: Mapping[str, str], on_error: str, flags: Mapping[str, Any]
     ) -> None:
-        self._server = Server(repository, load_model=(model,), **flags).start()
+        self._server = started(repository, model, flags)
         self._model: Model = self._server.model(model)
         self._on_error = on_error
         config = self._model.config()
@@ -126,6 +127,31 @@ class Predictor:
             if end - begin == 1:
                 return [_Answer(1, {}, error.with_traceback(None))]
         return [answer for at in range(begin, end) for answer in self._rows(inputs, at, at + 1)]
+
+
+def started(repository: str | Sequence[str], model: str, flags: Mapping[str, Any]) -> Server:
+    """A server with the model. Python models run in this process, so that no row crosses to another one, unless something says
+    otherwise; Ray replaces a worker that crashes. Models that cannot, and models of several instances, which compute at the same
+    time, have processes."""
+    given = flags.get("backend_config", ())
+    settings = (given,) if isinstance(given, str) else tuple(given)
+    if not any(each.startswith(_ISOLATION) for each in settings):
+        in_thread = Server(repository, load_model=(model,), **{**flags, "backend_config": (*settings, f"{_ISOLATION}thread")})
+        try:
+            in_thread.start()
+        except TpyError as error:
+            _log.info("Python models get processes: %(error)s", {"error": error.message})
+        else:
+            if not _has_parallel_instances(in_thread):
+                return in_thread
+            in_thread.stop()
+    return Server(repository, load_model=(model,), **flags).start()
+
+
+def _has_parallel_instances(server: Server) -> bool:
+    """Returns True if a Python model has several instances."""
+    configs = [server.model(entry.name).config() for entry in server.index(ready_only=True)]
+    return any(config.backend == "python" and sum(group.count for group in config.instance_group) > 1 for config in configs)
 
 
 class _Answer(NamedTuple):
