@@ -204,12 +204,12 @@ class BatchTuner:
     `target_ns`: no request waits for company if it would be late then, and a batch is made smaller if that has its oldest request
     in time and the instance is fast enough with smaller ones. `all_stay`: instances neither come nor go. `may_wait`: so it is,
     and nothing else shapes their batches. Of the `instances` more than one are idle where `others_idle`. `over` is the last batch
-    that is over and that `learn` is to look at.
+    that is over and that `learn` is to look at. Until `rests_until_ns` nothing is to be decided of a single row, nor learned.
     """
 
     __slots__ = (
         "_batches",
-        "_learned_ns",
+        "_knows_until_ns",
         "_parts",
         "_rate",
         "_terms",
@@ -225,6 +225,7 @@ class BatchTuner:
         "misses_target",
         "others_idle",
         "over",
+        "rests_until_ns",
         "target_ns",
     )
 
@@ -245,7 +246,8 @@ class BatchTuner:
         self._whole_rows = 0  # a batch with at most these rows is sent whole
         self._trial = 0
         self._batches = 0
-        self._learned_ns = -self._terms.learn_ns_min
+        self._knows_until_ns = 0
+        self.rests_until_ns = 0
         self.over: _Over | None = None
         self._look(0)
 
@@ -274,7 +276,7 @@ class BatchTuner:
         if self.over is not None:
             self.learn()
         if took_ns > 0 and (self._window is not None or not self._knows_enough(now_ns) or not self.curve.is_known(rows)):
-            self._learned_ns = now_ns - took_ns
+            self._knows_until_ns = now_ns - took_ns + self._terms.learn_ns_min
             self.over = _Over(rows, took_ns, now_ns, self._window)
         self._window = None
 
@@ -293,11 +295,11 @@ class BatchTuner:
 
     def _knows_enough(self, now_ns: int) -> bool:
         """True soon after the beginning of a batch that was learned of: another one that is like many before says little."""
-        return now_ns < self._learned_ns + self._terms.learn_ns_min
+        return now_ns < self._knows_until_ns
 
     def forget_waits(self) -> None:
         """The instances are not those of before. What batches cost is still true."""
-        self._window = None
+        self._window, self.rests_until_ns = None, 0
         if self.over is not None:
             self.over = self.over._replace(window=None)
         self._waits.clear()
@@ -315,8 +317,11 @@ class BatchTuner:
             found = self._waits.get(_key(rows, fresh=oldest_ns == now_ns))
             if found is not None and self._knows_enough(now_ns) and found.have_not_paid():
                 self._window = None
+                if rows == 1 and not self.target_ns:
+                    self.rests_until_ns = self._knows_until_ns
                 return False
             window = self._window = self._opened(rows, oldest_ns, now_ns, found)
+            self.rests_until_ns = 0
         return rows < window.goal and now_ns < window.due_ns
 
     def due_ns(self) -> int | None:

@@ -37,6 +37,8 @@ class TunedForming(BatchForming):
 
     def ready_count(self, now_ns: int) -> int:
         """As `BatchForming.ready_count`."""
+        if self._rows == 1 and now_ns < self._tuner.rests_until_ns:
+            return 1
         if not self._closed and self._rows < self._batch_size_max and self._tuner.holds(self._rows, self._oldest_ns, now_ns):
             return 0
         size = self._tuner.size(self._rows, self._oldest_ns, now_ns)
@@ -70,6 +72,9 @@ class _Tuned(DynamicCore):
     def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
         """As `DynamicCore.done`."""
         tuner = self.tuner
+        if now_ns < tuner.rests_until_ns:
+            super().done(instance, now_ns, times_ns)
+            return
         if tuner.target_ns:
             self._expire(now_ns)  # of what is refused now nobody gets a late answer
         for tickets, took_ns in zip(self._pool.batches(instance), times_ns, strict=False):
@@ -96,6 +101,9 @@ class _Tuned(DynamicCore):
 
     def _dispatch(self, now_ns: int) -> None:
         tuner, pool, overlap, actions = self.tuner, self._pool, self._overlap, self._actions
+        if self._queue.count == 1 and now_ns < tuner.rests_until_ns:
+            super()._dispatch(now_ns)
+            return
         if not self._queue.count or pool.next_free(self._revoking) is None:  # mostly so, and nothing is to be decided
             if self._forming.looked:
                 self._forming.reset()
