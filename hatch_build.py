@@ -50,7 +50,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
         machine = platform.machine() if wanted == "1" else wanted
         sys.path[:0] = [f"{self.root}/src", f"{self.root}/data"]
         from tpy.hot import build as codec
-        from tpy_data.native import building
+        from tpy_native import building
 
         if machine != platform.machine():
             _compile_for(machine, Path(self._scratch.name))
@@ -62,7 +62,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
         build_data["pure_python"] = False
         # `make wheel` replaces `linux` by the manylinux tag that the libraries' symbols allow.
         build_data["tag"] = f"py3-none-linux_{machine}"
-        build_data["force_include"][str(built)] = f"tpy_data/native/{building.PREBUILT.name}/{built.name}"
+        build_data["force_include"][str(built)] = f"tpy_native/{building.PREBUILT.name}/{built.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was built."""

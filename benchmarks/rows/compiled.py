@@ -18,7 +18,7 @@ from benchmarks.servers.plans import TpyPlan
 from benchmarks.servers.process import running
 from benchmarks.tensors import binary_request, check_identity
 from tpy.errors import TpyError
-from tpy_data.native.building import compile_plugin
+from tpy_native.building import compile_plugin
 
 ROWS = {
     "backend in C in the server's process, HTTP binary, 16 floats": ("tpy built-in", "tpy C, in process"),

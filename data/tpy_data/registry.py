@@ -23,7 +23,7 @@ ENTRY_POINT_GROUP = "tpy.backends"
 PYTHON_BACKEND = "python"
 """The backend whose factory serves python-based backends."""
 
-_NATIVE = metadata.EntryPoint("native", "tpy_data.backends.native:create", ENTRY_POINT_GROUP)
+_NATIVE = metadata.EntryPoint("native", "tpy_native.backend:create", ENTRY_POINT_GROUP)
 """The entry point for compiled backends. It is in no group, as it is the backend of no name."""
 
 _PYTHON_FILE = ".py"

@@ -21,8 +21,8 @@ from tpy.messages import DataType, Tensor
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.testing.hosting import HostedInstance, HostedModel
 from tpy.testing.requests import SampleRequest
-from tpy_data.native.building import compile_plugin
 from tpy_data.registry import BackendRegistry
+from tpy_native.building import compile_plugin
 
 INVARIANT = (
     "whatever a library calls, in whatever order and of whatever object, the server lives: each execution ends with a result for "

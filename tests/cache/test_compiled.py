@@ -17,10 +17,10 @@ from tpy.backend import Isolation
 from tpy.clock import SystemClock
 from tpy.errors import Internal, InvalidArgument, NotFound, TpyError, Unsupported
 from tpy.telemetry.custom_metrics import CustomMetrics
-from tpy_data.cache.compiled import CacheInProcess, CacheLibrary
 from tpy_data.cache.options import CompiledCacheOptions
 from tpy_data.cache.stored import StoredCache
 from tpy_data.executors.executor import ThreadExecutor
+from tpy_native.caches.compiled import CacheInProcess, CacheLibrary
 
 OTHER = bytes(reversed(KEY))
 
@@ -160,7 +160,7 @@ async def test_a_cache_that_leaks_does_so_in_its_own_process(tmp_path: Path) -> 
 
 
 def test_a_cache_that_hangs_at_the_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpy_data.native.process.plugin_process._END_S_MAX", 0.2)
+    monkeypatch.setattr("tpy_native.process.plugin_process._END_S_MAX", 0.2)
     options = CompiledCacheOptions(name="table", library=cache_library(tmp_path), settings={"behaviour": "hangs-finalize"})
     store = CacheInProcess(options, CustomMetrics())
     pid = store.pid

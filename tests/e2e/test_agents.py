@@ -15,7 +15,7 @@ import pytest
 from tritonclient.http import InferenceServerClient, InferenceServerException, InferInput
 
 from tests.native.compiled import agent_library
-from tpy_data.native.building import compile_plugin
+from tpy_native.building import compile_plugin
 
 from .repositories import AFFINE_CONFIG, ModelFolder
 from .server import ServerProcess

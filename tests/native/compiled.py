@@ -6,7 +6,7 @@ import functools
 import tempfile
 from pathlib import Path
 
-from tpy_data.native.building import compile_plugin
+from tpy_native.building import compile_plugin
 
 SOURCES = Path(__file__).parent / "plugins"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from tpy_data.native.process.serving import serve
+from tpy_native.process.serving import serve
 
 
 class Forking:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tpy_data.native.process.serving import serve
+from tpy_native.process.serving import serve
 
 LINES = 4_000
 LINE = b"x" * 99

@@ -22,8 +22,8 @@ from tpy.messages import DataType, SequencePosition, Tensor
 from tpy.testing.hosting import HostedModel
 from tpy.testing.requests import RecordingSender
 from tpy_data.backends.isolated import IsolatedBackend
-from tpy_data.native import host
-from tpy_data.native import library as native_library
+from tpy_native import host
+from tpy_native import library as native_library
 
 Make = Callable[..., Compiled]
 

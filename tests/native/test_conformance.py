@@ -15,8 +15,8 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter
 from tpy.testing.conformance import BackendConformance, BackendUnderTest, Stage
 from tpy_data.backends.isolated import IsolatedBackend
-from tpy_data.backends.native import create
 from tpy_data.registry import BackendRegistry
+from tpy_native.backend import create
 
 
 def _parameters(**values: str) -> ModelConfig:

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.server import is_alive
 from tests.e2e.waiting import wait_until
 from tpy.telemetry.custom_metrics import CustomMetrics
-from tpy_data.native.process import PluginGone, PluginProcess
+from tpy_native.process import PluginGone, PluginProcess
 
 from .noisy import LINE, LINES
 

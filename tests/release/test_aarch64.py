@@ -73,7 +73,7 @@ def test_the_compiled_parts_are_used(python: Path) -> None:
     program = """
 import platform
 from tpy.hot import codec
-from tpy_data.native import building, library
+from tpy_native import building, library
 print(platform.machine(), codec.FORM, building.built_folder().is_relative_to(building.PREBUILT))
 library.host()
 """

@@ -16,11 +16,12 @@ import pytest
 import tpy
 import tpy_control
 import tpy_data
+import tpy_native
 import tpy_platforms
 import tpy_tools
 from tests.pace import at_pace
 
-PACKAGES = (tpy, tpy_control, tpy_data, tpy_platforms, tpy_tools)
+PACKAGES = (tpy, tpy_control, tpy_data, tpy_native, tpy_platforms, tpy_tools)
 FORBIDDEN_MODULES = {
     "pickle",
     "cPickle",

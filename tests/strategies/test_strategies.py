@@ -21,13 +21,13 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import DynamicBatching, ModelInput, ModelOutput, ModelParameter
 from tpy.errors import Internal, InvalidArgument, NotFound, TpyError
 from tpy.messages import DataType, Tensor
-from tpy_data.native.process import plugin_process
 from tpy_data.schedulers.core import BatchStrategy, Dispatch, Ticket
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.overlap import OverlapTerms
-from tpy_data.strategies import OpenStrategy, find_strategy, open_strategy, opening
-from tpy_data.strategies.requests import describe, elements
+from tpy_native.process import plugin_process
+from tpy_native.strategies import OpenStrategy, find_strategy, open_strategy, opening
+from tpy_native.strategies.requests import describe, elements
 
 DELAY_NS = 1000
 

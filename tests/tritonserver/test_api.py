@@ -22,7 +22,7 @@ import tritonserver
 from tests.e2e.repositories import ModelFolder
 from tests.e2e.waiting import wait_until
 from tpy.limits import EMBEDDED_RESPONSES_MAX
-from tpy_data.native import building
+from tpy_native import building
 
 TEST = """
 import json

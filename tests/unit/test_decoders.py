@@ -13,9 +13,9 @@ FOLDERS = ("src", "control", "data")
 _ONE = "a command, or the start of a process: one thread"
 _IMPORTED = "its types are resolved by Decoders at import"
 IN_ONE_THREAD = {
-    "data/tpy_data/native/process/metrics.py": "builtin types only",
-    "data/tpy_data/native/process/serving.py": "builtin types only",
-    "data/tpy_data/strategies/process.py": _ONE,
+    "data/tpy_native/process/metrics.py": "builtin types only",
+    "data/tpy_native/process/serving.py": "builtin types only",
+    "data/tpy_native/strategies/process.py": _ONE,
     "src/tpy_tools/analyze/core/checkpoint.py": _ONE,
     "src/tpy_tools/commands/explain/ask.py": _ONE,
     "src/tpy_tools/commands/infer_request.py": _ONE,

@@ -16,6 +16,7 @@ PACKAGES = {
     "tpy": ROOT / "src",
     "tpy_control": ROOT / "control",
     "tpy_data": ROOT / "data",
+    "tpy_native": ROOT / "data",
     "tpy_platforms": ROOT / "src",
     "tpy_tools": ROOT / "src",
 }

@@ -27,7 +27,7 @@ NOT_NEEDED = (
     "tpy_control.sources.cloud.source",
     "tpy_data.agents.hosting",
     "tpy_data.backends.isolated",
-    "tpy_data.backends.native",
+    "tpy_native.backend",
     "tpy_data.backends.python",
     "tpy.tenants",
     "tpy_data.engine.budget",
@@ -104,7 +104,8 @@ from tpy.__main__ import main
 def tell():
     for name, module in sorted(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
-        own = name.partition(".")[0] in ("tpy", "tpy_control", "tpy_data", "tpy_platforms", "tpy_tools") and path.endswith(".py")
+        ours = ("tpy", "tpy_control", "tpy_data", "tpy_native", "tpy_platforms", "tpy_tools")
+        own = name.partition(".")[0] in ours and path.endswith(".py")
         print("imported", name, len(open(path).readlines()) if own else 0)
 
 atexit.register(tell)

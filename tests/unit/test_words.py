@@ -134,7 +134,14 @@ def test_the_map_of_packages_is_complete() -> None:
     """Every package of the server is in the table of the architecture page, or a part of one that is."""
     page = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(tpy[\w.]*)` \|", page, re.MULTILINE)
-    folders = {"tpy": "src", "tpy_control": "control", "tpy_data": "data", "tpy_platforms": "src", "tpy_tools": "src"}
+    folders = {
+        "tpy": "src",
+        "tpy_control": "control",
+        "tpy_data": "data",
+        "tpy_native": "data",
+        "tpy_platforms": "src",
+        "tpy_tools": "src",
+    }
     packages = {
         ".".join(found.parent.relative_to(ROOT / folder).parts)
         for root, folder in folders.items()

@@ -12,7 +12,7 @@ from tpy.errors import Internal, InvalidArgument, TpyError
 from tpy.plugins import installed
 from tpy.repository_agent import ENTRY_POINT_GROUP, AgentAction, RepositoryAgent
 from tpy_data.agents.contract import HostedAgent, HostedAgentModel, Opened
-from tpy_data.native.library import Host, answer, host
+from tpy_native.library import Host, answer, host
 
 
 class _NativeAgent:

@@ -18,8 +18,8 @@ from tpy.limits import DOCTOR_DISK_BYTES_MIN
 from tpy.plugins import installed, package_of
 from tpy.units import MIB
 from tpy_data.backends.creation import Needs
-from tpy_data.native.building import built_folder, compiler
 from tpy_data.registry import ENTRY_POINT_GROUP
+from tpy_native.building import built_folder, compiler
 
 
 class Verdict(enum.Enum):

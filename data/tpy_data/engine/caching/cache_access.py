@@ -9,12 +9,12 @@ from tpy.limits import CACHE_HASH_THREADS_MAX
 from tpy.messages import CacheStatistics
 from tpy.telemetry.cache import CACHE_FAMILIES
 from tpy.telemetry.custom_metrics import CustomMetrics
-from tpy_data.cache.compiled import CacheInProcess, CacheLibrary
 from tpy_data.cache.local import LocalCache
 from tpy_data.cache.options import CacheOptions, CompiledCacheOptions, LocalCacheOptions, RedisCacheOptions
 from tpy_data.cache.store import ResponseCache, Store
 from tpy_data.cache.stored import StoredCache
 from tpy_data.executors.executor import Executor, Worker
+from tpy_native.caches.compiled import CacheInProcess, CacheLibrary
 
 
 class CacheAccess:

@@ -37,7 +37,7 @@ from tpy_data.engine.loading.support import refuse_beyond, without_effect
 from tpy_data.engine.loading.warmup import WarmupSample, make_samples
 from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.schedulers.core import NO_START_DELAY, SchedulerCore, StartDelay, make_core
-from tpy_data.strategies import OpenStrategy, find_strategy, open_strategy
+from tpy_native.strategies import OpenStrategy, find_strategy, open_strategy
 
 if TYPE_CHECKING:
     from tpy_data.engine.tuning.kept_curves import KeptCurves, OpenCurve

@@ -15,9 +15,9 @@ from typing import BinaryIO, Final, Protocol
 import msgspec
 
 from tpy.errors import TpyError
-from tpy_data.native.process.metrics import MetricSender
-from tpy_data.native.process.plugin_process import LENGTH
-from tpy_data.native.surroundings import code_of, log_without_model, surroundings
+from tpy_native.process.metrics import MetricSender
+from tpy_native.process.plugin_process import LENGTH
+from tpy_native.surroundings import code_of, log_without_model, surroundings
 
 _END_S_MAX: Final = 5.0
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from tpy.errors import Internal, InvalidArgument, NotFound, Unsupported
-from tpy_data.native import building
-from tpy_data.native.surroundings import code_of, error_of, surroundings
+from tpy_native import building
+from tpy_native.surroundings import code_of, error_of, surroundings
 
 _MACHINES: Final = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64", 21: "ppc64le", 22: "s390x"}
 _HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")

@@ -5,6 +5,6 @@ request that a batch could take; it runs in a separate process (`process`) unles
 then a question costs some microseconds in place of some tens, and a crash ends the server.
 """
 
-from tpy_data.strategies.opening import OpenStrategy, find_strategy, open_strategy
+from tpy_native.strategies.opening import OpenStrategy, find_strategy, open_strategy
 
 __all__ = ["OpenStrategy", "find_strategy", "open_strategy"]

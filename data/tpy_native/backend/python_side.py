@@ -12,7 +12,7 @@ from tpy.errors import Internal
 from tpy.messages import DataType, Tensor
 from tpy.messages.datatypes import BY_NUMBER
 from tpy_data.backends.python.protocol.late_answer import LateAnswer
-from tpy_data.native.surroundings import error_of
+from tpy_native.surroundings import error_of
 
 _UINT16: Final = np.dtype(np.uint16)
 

@@ -21,9 +21,9 @@ from tpy.backend import ModelMetrics
 from tpy.errors import Internal
 from tpy.limits import NATIVE_PLUGIN_SLOW_S, NATIVE_PLUGIN_START_S_MAX
 from tpy.process_output import forwarded, log_of_plugin
-from tpy_data.native.building import library_folder
-from tpy_data.native.process.metrics import MetricReceiver
-from tpy_data.native.surroundings import error_of
+from tpy_native.building import library_folder
+from tpy_native.process.metrics import MetricReceiver
+from tpy_native.surroundings import error_of
 
 _log = logging.getLogger(__name__)
 

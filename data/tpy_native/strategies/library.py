@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from tpy.errors import TpyError
-from tpy_data.native.library import answer, host
+from tpy_native.library import answer, host
 
 
 class StrategyModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class StrategyLibrary:
 
     def __init__(self, library: Path, model: StrategyModel) -> None:
         """Load it, and ModelBatcherInitialize. Raises what that returns, and what `Host.prepare` raises."""
-        from tpy_data.backends.native.python_side import callables  # of what compiled backends use, too
+        from tpy_native.backend.python_side import callables  # of what compiled backends use, too
 
         native = host()
         native.start_batches(callables)

@@ -27,7 +27,7 @@ static void block_dealloc(PyObject* self) {
 static PyTypeObject* block_type(void) {
     static PyTypeObject* type;
     static PyType_Slot slots[] = {{Py_bf_getbuffer, block_buffer}, {Py_tp_dealloc, block_dealloc}, {0, NULL}};
-    static PyType_Spec spec = {"tpy_data.native.Block", sizeof(Block), 0, Py_TPFLAGS_DEFAULT, slots};
+    static PyType_Spec spec = {"tpy_native.Block", sizeof(Block), 0, Py_TPFLAGS_DEFAULT, slots};
     if (type == NULL) type = (PyTypeObject*)PyType_FromSpec(&spec);
     return type;
 }

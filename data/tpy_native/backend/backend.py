@@ -24,12 +24,12 @@ from tpy.config import ModelConfig
 from tpy.config.json_form import parse_json, to_json
 from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal, TpyError
-from tpy_data.backends.native.calls import PluginCalls
-from tpy_data.backends.native.python_side import callables
 from tpy_data.backends.states import ImplicitState, StatefulInstance
-from tpy_data.native import Host, host
-from tpy_data.native.library import answer
-from tpy_data.native.surroundings import surroundings
+from tpy_native import Host, host
+from tpy_native.backend.calls import PluginCalls
+from tpy_native.backend.python_side import callables
+from tpy_native.library import answer
+from tpy_native.surroundings import surroundings
 
 
 class _NativeInstance:

@@ -1,4 +1,4 @@
-"""The process of a strategy: `python -m tpy_data.strategies.process`, started by the server (`opening`)."""
+"""The process of a strategy: `python -m tpy_native.strategies.process`, started by the server (`opening`)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from tpy_data.native.process.serving import Ask, serve
-from tpy_data.strategies.library import StrategyFailure, StrategyLibrary, StrategyModel
-from tpy_data.strategies.requests import ShownRequest, read
+from tpy_native.process.serving import Ask, serve
+from tpy_native.strategies.library import StrategyFailure, StrategyLibrary, StrategyModel
+from tpy_native.strategies.requests import ShownRequest, read
 
 
 class _Server:

@@ -4,6 +4,6 @@
 process' side, `metrics` carries the metrics that the plug-in makes to the server. Backends have workers (`tpy_data.backends`).
 """
 
-from tpy_data.native.process.plugin_process import PluginGone, PluginProcess
+from tpy_native.process.plugin_process import PluginGone, PluginProcess
 
 __all__ = ["PluginGone", "PluginProcess"]

@@ -1,4 +1,4 @@
-"""The process of a compiled cache: `python -m tpy_data.cache.process`, started by the server (`compiled`)."""
+"""The process of a compiled cache: `python -m tpy_native.caches.process`, started by the server (`compiled`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import orjson
 
-from tpy_data.cache.compiled import CacheLibrary, CacheServer
-from tpy_data.native.process.serving import Ask, serve
+from tpy_native.caches.compiled import CacheLibrary, CacheServer
+from tpy_native.process.serving import Ask, serve
 
 
 def _open(settings: dict[str, str], _: Ask) -> CacheServer:

@@ -297,7 +297,7 @@ Memory* tpy_memory_new(size_t size);
 void tpy_memory_let_go(Memory* memory);
 #define MEMORY_DATA(memory) ((char*)(memory) + 64)
 
-/* python.c: what the host calls on the Python side (tpy_data.native.surroundings, tpy_data.backends.native.python_side) */
+/* python.c: what the host calls on the Python side (tpy_native.surroundings, tpy_native.backend.python_side) */
 typedef struct {
     PyObject* result;      /* ExecutionResult(outputs, error, parameters) */
     PyObject* failure;     /* (code, text) -> ExecutionResult */

@@ -27,10 +27,10 @@ from tpy.limits import (
     NATIVE_STRATEGY_WAIT_S_MAX,
 )
 from tpy.telemetry.custom_metrics import CustomMetrics
-from tpy_data.native.process import PluginGone, PluginProcess
 from tpy_data.schedulers.core.contract import BatchStrategy, Ticket
-from tpy_data.strategies.library import StrategyFailure, StrategyLibrary, StrategyModel
-from tpy_data.strategies.requests import FETCH, describe, elements
+from tpy_native.process import PluginGone, PluginProcess
+from tpy_native.strategies.library import StrategyFailure, StrategyLibrary, StrategyModel
+from tpy_native.strategies.requests import FETCH, describe, elements
 
 STRATEGY_PATH: Final = "TRITON_BATCH_STRATEGY_PATH"
 _FILE: Final = "batchstrategy.so"
@@ -237,7 +237,7 @@ class _InProcess:
 
     def _start(self) -> PluginProcess:
         name = f"the batching strategy of model '{self._name}'"
-        module = "tpy_data.strategies.process"
+        module = "tpy_native.strategies.process"
         return PluginProcess(module, name, self._settings, CustomMetrics(), reply_bytes_max=_REPLY_BYTES_MAX)
 
     def _start_again(self, dead: PluginProcess) -> None:

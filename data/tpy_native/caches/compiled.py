@@ -17,9 +17,9 @@ from tpy.units import NS_PER_S
 from tpy_data.cache.core.entry import KEY_BYTES
 from tpy_data.cache.options import CompiledCacheOptions
 from tpy_data.cache.store import StoreRefusal, StoreUnavailable
-from tpy_data.native.library import answer, host
-from tpy_data.native.process import PluginGone, PluginProcess
-from tpy_data.native.surroundings import log_without_model, surroundings
+from tpy_native.library import answer, host
+from tpy_native.process import PluginGone, PluginProcess
+from tpy_native.surroundings import log_without_model, surroundings
 
 GET: Final = b"G"
 PUT: Final = b"P"
@@ -158,7 +158,7 @@ class CacheInProcess:
 
     def _start(self) -> PluginProcess:
         limit = CACHE_ENTRY_BYTES_MAX + 1
-        return PluginProcess("tpy_data.cache.process", self.name, self._settings, self._metrics, reply_bytes_max=limit)
+        return PluginProcess("tpy_native.caches.process", self.name, self._settings, self._metrics, reply_bytes_max=limit)
 
     def _start_again(self) -> None:
         """In a separate thread: no request waits for it."""

@@ -1,0 +1,1 @@
+"""Compiled caches (`libtritoncache_NAME.so`), in this process or in a separate one (`process`)."""
