@@ -16,15 +16,12 @@ from tpy.backend import SANDBOX, Backend, BackendSettings, Isolation, default_is
 from tpy.config import ModelConfig
 from tpy.config.model_files import ADVICE_FOR_BACKEND
 from tpy.errors import InvalidArgument, Unavailable
-from tpy.plugins import installed, package_of
+from tpy.plugins import LIBRARIES, OLD_INSTALLATION, installed, package_of
 from tpy_data.backends.creation import BackendOrigin, create_backend, load_factory
 
 ENTRY_POINT_GROUP = "tpy.backends"
 PYTHON_BACKEND = "python"
 """The backend whose factory serves python-based backends."""
-
-_NATIVE = metadata.EntryPoint("native", "tpy_native.backend:create", ENTRY_POINT_GROUP)
-"""The entry point for compiled backends. It is in no group, as it is the backend of no name."""
 
 _PYTHON_FILE = ".py"
 """A `runtime` that ends so is served by a Python backend within the backend, as in Triton's for PyTorch."""
@@ -106,6 +103,7 @@ class BackendRegistry:
         self._slots: dict[tuple[str, Isolation, Path | None], _Slot] = {}
         self._closed = False
         self._entry_points = self._find_entry_points()
+        self._for_libraries = self._entry_points.pop(LIBRARIES, None)
         for directory in (*self._python_based(), *(library.parent for library in self._compiled())):
             winner = self._entry_points.get(directory.name)
             if winner is not None and not self._prefers_library(directory.name):
@@ -165,7 +163,7 @@ class BackendRegistry:
         with contextlib.suppress(OSError):  # a name that no file can have
             for folder in searched:
                 if (folder / file).is_file():
-                    return _Source(entry_point=_NATIVE, directory=folder, library=folder / file)
+                    return self._compiled_source(folder / file)
         if runtime and config.backend not in self._sources():
             places = " ".join(f"'{folder}'" for folder in searched)
             raise InvalidArgument(f"unable to find backend library '{file}' for model '{config.name}', searched: {places}")
@@ -225,10 +223,16 @@ class BackendRegistry:
         """Libraries of compiled backends, in the order in which they win."""
         return [directory / library_name(directory.name) for folder in self._folders for directory in _with_library(folder)]
 
+    def _compiled_source(self, library: Path) -> _Source:
+        """Raises Unavailable where nothing is installed that loads libraries."""
+        if self._for_libraries is None:
+            raise Unavailable(f"no entry point '{LIBRARIES}' in '{ENTRY_POINT_GROUP}': {OLD_INSTALLATION}")
+        return _Source(entry_point=self._for_libraries, directory=library.parent, library=library)
+
     def _sources(self) -> dict[str, _Source]:
         found = {name: _Source(entry_point=entry_point) for name, entry_point in self._entry_points.items()}
         for library in self._compiled():
-            found.setdefault(library.parent.name, _Source(entry_point=_NATIVE, directory=library.parent, library=library))
+            found.setdefault(library.parent.name, self._compiled_source(library))
         for directory in self._python_based():
             found.setdefault(directory.name, _Source(entry_point=self._entry_points[PYTHON_BACKEND], directory=directory))
         return found

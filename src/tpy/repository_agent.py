@@ -1,6 +1,6 @@
 """Repository agents in Python: code that sees a model's folder before it is loaded, and may put another in its place.
 
-An agent is a class without arguments, under the entry point group `tpy.repository_agents`; configurations name it as they name
+An agent is a class without arguments, under the entry point group `tpy.agents`; configurations name it as they name
 Triton's: `model_repository_agents { agents [ { name: "decrypt" parameters [...] } ] }`. It runs in a separate process.
 """
 
@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-ENTRY_POINT_GROUP: Final = "tpy.repository_agents"
+ENTRY_POINT_GROUP: Final = "tpy.agents"
+ENTRY_POINT_GROUPS: Final = (ENTRY_POINT_GROUP, "tpy.repository_agents")
+"""The second is the name that the group had at first; packages may still use it."""
 
 
 class AgentAction(enum.Enum):

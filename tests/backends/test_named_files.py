@@ -27,7 +27,7 @@ from tpy_data.backends.parameter_values import operator_libraries
 from tpy_data.backends.python.environment.interpreters import Environments
 from tpy_data.backends.tensorflow.settings import read_init_ops
 from tpy_data.engine.loading.model_files import read_beside, read_labels
-from tpy_native.strategies.opening import find_strategy
+from tpy_data.strategies import find_strategy
 from tpy_platforms.openai.templates import read_template, template_of
 
 _SOURCES = Path(__file__).parents[2]

@@ -17,10 +17,10 @@ from tpy.backend import Isolation
 from tpy.clock import SystemClock
 from tpy.errors import Internal, InvalidArgument, NotFound, TpyError, Unsupported
 from tpy.telemetry.custom_metrics import CustomMetrics
-from tpy_data.cache.options import CompiledCacheOptions
 from tpy_data.cache.stored import StoredCache
 from tpy_data.executors.executor import ThreadExecutor
 from tpy_native.caches.compiled import CacheInProcess, CacheLibrary
+from tpy_native.caches.options import CompiledCacheOptions
 
 OTHER = bytes(reversed(KEY))
 

@@ -17,7 +17,9 @@ from tests.e2e.waiting import wait_until
 from tests.engine.fakes import Rig, ScriptedBackend, request, rig, values
 from tests.engine.test_cache import CACHED, Counting, counts
 from tpy.clock import SystemClock
-from tpy_data.cache.options import RedisCacheOptions
+from tpy_data.cache.options import StoreOptions
+from tpy_data.cache.redis_kind import REDIS
+from tpy_data.cache.redis_options import RedisCacheOptions
 from tpy_data.cache.redis_store import RedisStore, make_client
 from tpy_data.cache.stored import StoredCache
 from tpy_data.executors.executor import ThreadExecutor
@@ -30,7 +32,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def options(server: RedisServer) -> RedisCacheOptions:
-    return RedisCacheOptions(host="127.0.0.1", port=server.port, password=server.password, server_token="t")
+    return RedisCacheOptions(host="127.0.0.1", port=server.port, password=server.password)
 
 
 @asynccontextmanager
@@ -132,7 +134,8 @@ async def test_a_wrong_password_is_as_good_as_no_redis(server: RedisServer, capl
 
 @asynccontextmanager
 async def serving(chosen: RedisCacheOptions, directory: Path, backend: ScriptedBackend) -> AsyncIterator[Rig]:
-    async with rig(backend=backend, executor=ThreadExecutor(), cache=chosen) as r:
+    store = StoreOptions(name="redis", kind=REDIS, options=chosen, server_token="t")
+    async with rig(backend=backend, executor=ThreadExecutor(), cache=store) as r:
         await r.serve(CACHED, directory=directory)
         yield r
 

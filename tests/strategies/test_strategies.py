@@ -25,8 +25,9 @@ from tpy_data.schedulers.core import BatchStrategy, Dispatch, Ticket
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.overlap import OverlapTerms
+from tpy_data.strategies import OpenStrategy, find_strategy
 from tpy_native.process import plugin_process
-from tpy_native.strategies import OpenStrategy, find_strategy, open_strategy, opening
+from tpy_native.strategies import open_strategy, opening
 from tpy_native.strategies.requests import describe, elements
 
 DELAY_NS = 1000
@@ -357,7 +358,9 @@ def test_where_a_strategy_is_found(tmp_path: Path) -> None:
     folders = (model / "1", model, backend)
 
     def found(config: ModelConfig = CONFIG) -> Path | None:
-        return find_strategy(config, model, folders)
+        strategy = find_strategy(config, model, folders)
+        assert strategy is None or strategy.name == ".so"
+        return None if strategy is None else strategy.library
 
     assert found() is None
     for folder in reversed(folders):

@@ -71,6 +71,7 @@ def test_a_package_is_run_with_its_tests() -> None:
     [
         ("tools", {"tests/analyze", "tests/load", "tests/unit/importing", "tests/unit/test_command_table.py"}),
         ("platforms", {"tests/frontends/openai", "tests/frontends/mlflow", "tests/e2e/test_platforms.py"}),
+        ("native", {"tests/native", "tests/strategies", "tests/cache/test_compiled.py"}),
     ],
 )
 def test_a_package_beside_the_server_is_tested_alone(package: str, some: set[str]) -> None:

@@ -32,6 +32,8 @@ CANARIES = {
     "the control plane runs under any event loop": ("tpy_control/options.py", "import trio"),
     "the server never sees the tools": ("tpy/cli/serve.py", "import tpy_tools.load"),
     "the server never sees a platform": ("tpy/frontends/http/app.py", "import tpy_platforms.openai"),
+    "the server never sees what loads compiled plug-ins": ("tpy_data/engine/data_plane.py", "import tpy_native.library"),
+    "what loads compiled plug-ins sees contracts only": ("tpy_native/backend/backend.py", "import tpy_data.engine"),
     "tools ask a server, and only check, doctor and init look at its parts": (
         "tpy_tools/commands/infer_request.py",
         "import tpy_data.registry",

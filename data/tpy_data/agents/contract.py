@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -45,4 +46,12 @@ class HostedAgent(Protocol):
 
     def close(self) -> None:
         """Nothing follows. Raises TpyError."""
+        ...
+
+
+class OpenLibrary(Protocol):
+    """The entry point that is called `.so`."""
+
+    def __call__(self, library: Path) -> HostedAgent:
+        """The agent in a compiled library. Raises TpyError."""
         ...

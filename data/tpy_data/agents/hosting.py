@@ -1,4 +1,4 @@
-"""Finds an agent by its name, in Python or in C, and gives it the actions on its models."""
+"""Finds an agent by its name, and gives one in Python the actions on its models."""
 
 from __future__ import annotations
 
@@ -9,63 +9,20 @@ from typing import Any
 import msgspec
 
 from tpy.errors import Internal, InvalidArgument, TpyError
-from tpy.plugins import installed
-from tpy.repository_agent import ENTRY_POINT_GROUP, AgentAction, RepositoryAgent
-from tpy_data.agents.contract import HostedAgent, HostedAgentModel, Opened
-from tpy_native.library import Host, answer, host
-
-
-class _NativeAgent:
-    """See HostedAgent."""
-
-    def __init__(self, library: Path) -> None:
-        """Raises TpyError."""
-        self._host = host()
-        self._host.prepare(library, "repository agent")
-        self._pointer: int = answer(self._host.function("tpy_agent_open")(str(library).encode()))
-
-    def open(self, opened: Opened) -> NativeAgentModel:
-        """See HostedAgent."""
-        parameters = tuple(text for pair in opened.parameters.items() for text in pair)
-        texts = (text.encode() for text in (opened.location, opened.mutable_location, opened.config))
-        return NativeAgentModel(
-            self._host, answer(self._host.function("tpy_agent_model_open")(self._pointer, *texts, parameters))
-        )
-
-    def close(self) -> None:
-        """See HostedAgent."""
-        answer(self._host.function("tpy_agent_close")(self._pointer))
-
-
-class NativeAgentModel:
-    """See HostedAgentModel."""
-
-    def __init__(self, host: Host, pointer: int) -> None:
-        self._host = host
-        self._pointer = pointer
-
-    def act(self, action: AgentAction) -> None:
-        """See HostedAgentModel."""
-        answer(self._host.function("tpy_agent_model_act")(self._pointer, action.value))
-
-    def location(self) -> str:
-        """See HostedAgentModel."""
-        return str(self._host.function("tpy_agent_model_location")(self._pointer))
-
-    def close(self) -> None:
-        """See HostedAgentModel."""
-        answer(self._host.function("tpy_agent_model_close")(self._pointer))
+from tpy.plugins import LIBRARIES, load, named
+from tpy.repository_agent import ENTRY_POINT_GROUP, ENTRY_POINT_GROUPS, AgentAction, RepositoryAgent
+from tpy_data.agents.contract import HostedAgent, HostedAgentModel, Opened, OpenLibrary
 
 
 def find_agent(name: str, directory: Path) -> HostedAgent:
     """The agent of an entry point, or of `<directory>/<name>/libtritonrepoagent_<name>.so`. Raises TpyError."""
-    for entry_point in installed(ENTRY_POINT_GROUP):
-        if entry_point.name != name:
-            continue
-        try:
-            return _PythonAgent(entry_point.load()())
-        except Exception as error:
-            raise Internal(f"repository agent '{name}' cannot be made: {type(error).__name__}: {error}") from error
+    for group in ENTRY_POINT_GROUPS:
+        if name != LIBRARIES and named(group, name):
+            agent = load(group, name, "repository agent")
+            try:
+                return _PythonAgent(agent())
+            except Exception as error:
+                raise Internal(f"repository agent '{name}' cannot be made: {type(error).__name__}: {error}") from error
     file = f"libtritonrepoagent_{name}.so"
     library = directory / name / file
     if "/" in name or not library.is_file():
@@ -73,7 +30,8 @@ def find_agent(name: str, directory: Path) -> HostedAgent:
             f"unable to find repository agent '{name}': unable to find '{file}' for repo agent '{name}', searched: {directory}; "
             f"nor is there an entry point of this name in {ENTRY_POINT_GROUP}"
         )
-    return _NativeAgent(library)
+    open_library: OpenLibrary = load(ENTRY_POINT_GROUP, LIBRARIES, "repository agent")
+    return open_library(library)
 
 
 class _PythonAgent:

@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from tpy.limits import CACHE_ENTRY_BYTES_MAX
 from tpy.units import NS_PER_MS
-from tpy_data.cache.options import RedisCacheOptions
+from tpy_data.cache.redis_options import RedisCacheOptions
 from tpy_data.cache.store import StoreUnavailable
 
 _PREFIX = b"tpy-response:1:"

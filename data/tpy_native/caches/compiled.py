@@ -15,8 +15,8 @@ from tpy.errors import AlreadyExists, NotFound, TpyError
 from tpy.limits import CACHE_ENTRY_BYTES_MAX, NATIVE_CACHE_CALL_S_MAX
 from tpy.units import NS_PER_S
 from tpy_data.cache.core.entry import KEY_BYTES
-from tpy_data.cache.options import CompiledCacheOptions
 from tpy_data.cache.store import StoreRefusal, StoreUnavailable
+from tpy_native.caches.options import CompiledCacheOptions
 from tpy_native.library import answer, host
 from tpy_native.process import PluginGone, PluginProcess
 from tpy_native.surroundings import log_without_model, surroundings

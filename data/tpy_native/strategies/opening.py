@@ -1,14 +1,14 @@
-"""Finds a model's strategy and opens it, as the scheduler's core wants it."""
+"""Opens a model's strategy, as the scheduler's core wants it."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import orjson
@@ -16,7 +16,7 @@ import orjson
 from tpy.backend import Isolation
 from tpy.config import ModelConfig
 from tpy.config.json_form import to_json
-from tpy.errors import InvalidArgument, NotFound, TpyError
+from tpy.errors import NotFound, TpyError
 from tpy.limits import (
     NATIVE_STRATEGY_CALL_S_MAX,
     NATIVE_STRATEGY_COUNTED_S,
@@ -27,47 +27,20 @@ from tpy.limits import (
     NATIVE_STRATEGY_WAIT_S_MAX,
 )
 from tpy.telemetry.custom_metrics import CustomMetrics
-from tpy_data.schedulers.core.contract import BatchStrategy, Ticket
+from tpy_data.schedulers.core.contract import Ticket
+from tpy_data.strategies import FailureLog, OpenStrategy
 from tpy_native.process import PluginGone, PluginProcess
 from tpy_native.strategies.library import StrategyFailure, StrategyLibrary, StrategyModel
 from tpy_native.strategies.requests import FETCH, describe, elements
 
-STRATEGY_PATH: Final = "TRITON_BATCH_STRATEGY_PATH"
-_FILE: Final = "batchstrategy.so"
 _REPLY_BYTES_MAX: Final = 65536
 
 _log = logging.getLogger(__name__)
 
 
-class OpenStrategy(BatchStrategy, Protocol):
-    """A strategy whose model is loaded."""
-
-    def close(self) -> None:
-        """The model is unloaded. Raises what ModelBatcherFinalize returns."""
-        ...
-
-
-def find_strategy(config: ModelConfig, directory: Path, folders: Sequence[Path]) -> Path | None:
-    """The library that the parameter of the model in `directory` names, or the first `batchstrategy.so` in the `folders`: of its
-    version, the model and the backend; None: not found. Raises InvalidArgument for a path outside the repository, or that is
-    not there."""
-    if config.dynamic_batching is None:
-        return None
-    named = config.parameter(STRATEGY_PATH)
-    if named:
-        path, repository = Path(named), directory.parent.resolve()
-        if not path.is_absolute():
-            path = repository / path
-        if not path.resolve().is_relative_to(repository):
-            raise InvalidArgument("Batching library path escapes model repository.")
-        if not path.is_file():
-            raise InvalidArgument(f"Batching library path not found: {path}")
-        return path
-    return next((folder / _FILE for folder in folders if (folder / _FILE).is_file()), None)
-
-
-def open_strategy(library: Path, config: ModelConfig, version: int, directory: Path) -> OpenStrategy:
+def open_strategy(library: Path | None, config: ModelConfig, version: int, directory: Path) -> OpenStrategy:
     """Load and initialise it, in a separate process or in this one, as the model's `isolation` says. Raises TpyError."""
+    assert library is not None  # this is the one for libraries
     model = StrategyModel(
         name=config.name,
         version=version,
@@ -80,26 +53,14 @@ def open_strategy(library: Path, config: ModelConfig, version: int, directory: P
     return _InProcess(library, model)
 
 
-class _FailureLog:
-    """Logs failures and slow answers of a strategy: the first one, and then every hundredth."""
-
-    def __init__(self, model: str) -> None:
-        self._model = model
-        self._count = 0
-
-    def __call__(self, text: str) -> None:
-        self._count += 1
-        if self._count % 100 == 1:
-            _log.error("%s", text, extra={"context": {"model": self._model, "failures": self._count}})
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Log it if the block takes long."""
-        began_s = time.monotonic()
-        yield
-        took_s = time.monotonic() - began_s
-        if took_s >= NATIVE_STRATEGY_SLOW_S:
-            self(f"Custom batching include function took {took_s * 1000:.0f} ms, for which the whole server waits")
+@contextmanager
+def _timed(tell: FailureLog) -> Iterator[None]:
+    """Log it if the block takes long."""
+    began_s = time.monotonic()
+    yield
+    took_s = time.monotonic() - began_s
+    if took_s >= NATIVE_STRATEGY_SLOW_S:
+        tell(f"Custom batching include function took {took_s * 1000:.0f} ms, for which the whole server waits")
 
 
 class _Direct:
@@ -107,7 +68,7 @@ class _Direct:
 
     def __init__(self, library: StrategyLibrary, name: str) -> None:
         self._library = library
-        self._tell = _FailureLog(name)
+        self._tell = FailureLog(name)
 
     def begin(self) -> None:
         """As BatchStrategy."""
@@ -116,7 +77,7 @@ class _Direct:
     def include(self, ticket: Ticket) -> bool:
         """As BatchStrategy."""
         try:
-            with self._tell.timed():
+            with _timed(self._tell):
                 included, failure = self._library.include(ticket)
         except Exception as error:  # an input that has no buffer in host memory
             included, failure = True, str(error)
@@ -166,7 +127,7 @@ class _InProcess:
     def __init__(self, library: Path, model: StrategyModel) -> None:
         self._settings = {"library": str(library), "model": msgspec.json.encode(model).decode()}
         self._name = model.name
-        self._tell = _FailureLog(model.name)
+        self._tell = FailureLog(model.name)
         self._patience = _Patience()
         self._said: list[str] = []
         self._lock = threading.Lock()
@@ -194,7 +155,7 @@ class _InProcess:
         self._said.clear()
         began_s = time.monotonic()
         try:
-            with self._tell.timed():
+            with _timed(self._tell):
                 reply = self._ask(process, question, ticket)
             self._patience.count(time.monotonic() - began_s)
         except PluginGone as gone:

@@ -17,7 +17,7 @@ from tpy.cli.examples import EXAMPLES
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.cli.parsing import UsageError
 from tpy.errors import Unavailable
-from tpy.plugins import OLD_INSTALLATION, how_to_mend, installed, package_of
+from tpy.plugins import OLD_INSTALLATION, described, installed, not_loaded
 
 GROUP = "tpy.commands"
 
@@ -81,7 +81,7 @@ def _offered() -> Mapping[str, Sequence[EntryPoint]]:
 
 def _loaded(name: str, entries: Sequence[EntryPoint]) -> click.Command:
     if len(entries) > 1:
-        packages = " and ".join(map(_described, entries))
+        packages = " and ".join(map(described, entries))
         return _Unloadable(name, f"{packages} both offer the command '{name}'; remove one of the packages")
     [entry] = entries
     try:
@@ -89,10 +89,5 @@ def _loaded(name: str, entries: Sequence[EntryPoint]) -> click.Command:
         if not isinstance(command, click.Command):
             raise TypeError(f"expected a click.Command, got {type(command).__name__}")
     except (Exception, SystemExit) as error:  # of a package that may not be ours
-        reason = f"{type(error).__name__}: {error}; {how_to_mend(entry, error)}"
-        return _Unloadable(name, f"the command '{name}' of {_described(entry)} cannot be loaded: {reason}")
+        return _Unloadable(name, not_loaded(entry, "command", error))
     return command
-
-
-def _described(entry: EntryPoint) -> str:
-    return f"{package_of(entry) or 'an unknown package'} ({entry.value})"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from tpy.backend import Isolation
 from tpy.clock import Clock
-from tpy.errors import Unsupported
+from tpy.errors import TpyError, Unavailable
 from tpy.limits import CACHE_HASH_THREADS_MAX
 from tpy.messages import CacheStatistics
 from tpy.telemetry.cache import CACHE_FAMILIES
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy_data.cache.local import LocalCache
-from tpy_data.cache.options import CacheOptions, CompiledCacheOptions, LocalCacheOptions, RedisCacheOptions
-from tpy_data.cache.store import ResponseCache, Store
+from tpy_data.cache.options import CacheOptions, LocalCacheOptions
+from tpy_data.cache.store import ResponseCache
 from tpy_data.cache.stored import StoredCache
 from tpy_data.executors.executor import Executor, Worker
-from tpy_native.caches.compiled import CacheInProcess, CacheLibrary
 
 
 class CacheAccess:
@@ -51,22 +49,13 @@ def open_cache(options: CacheOptions | None, executor: Executor, clock: Clock, m
     keys = executor.open_worker("cache-keys", threads_max=CACHE_HASH_THREADS_MAX)
     if isinstance(options, LocalCacheOptions):
         return CacheAccess(LocalCache(options.size_bytes, executor.open_worker("cache"), clock), keys, clock)
-    is_compiled = isinstance(options, CompiledCacheOptions)
-    store = _open_compiled(options, metrics) if isinstance(options, CompiledCacheOptions) else _open_redis(options)
-    cache = StoredCache(store, executor, clock)
-    return CacheAccess(cache, keys, clock, token=options.server_token, has_own_metrics=is_compiled)
-
-
-def _open_redis(options: RedisCacheOptions) -> Store:
+    if options.kind.has_own_metrics:
+        metrics.unreserve(CACHE_FAMILIES)
     try:
-        from tpy_data.cache.redis_store import RedisStore  # of an extra: looked for only where it is wanted
-    except ImportError as error:
-        raise Unsupported(f"--cache-config redis needs Redis' client (pip install redis): {error}") from error
-    return RedisStore(options)
-
-
-def _open_compiled(options: CompiledCacheOptions, metrics: CustomMetrics) -> Store:
-    metrics.unreserve(CACHE_FAMILIES)  # Triton's own cache makes them
-    if options.isolation is Isolation.PROCESS:
-        return CacheInProcess(options, metrics)
-    return CacheLibrary(options.name, options.library, options.settings, metrics)
+        store = options.kind.open(options.options, metrics)
+    except TpyError:
+        raise
+    except Exception as error:  # of a package that may not be ours
+        raise Unavailable(f"the cache '{options.name}' cannot be opened: {type(error).__name__}: {error}") from error
+    cache = StoredCache(store, executor, clock)
+    return CacheAccess(cache, keys, clock, token=options.server_token, has_own_metrics=options.kind.has_own_metrics)

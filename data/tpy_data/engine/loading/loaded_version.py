@@ -37,7 +37,7 @@ from tpy_data.engine.loading.support import refuse_beyond, without_effect
 from tpy_data.engine.loading.warmup import WarmupSample, make_samples
 from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.schedulers.core import NO_START_DELAY, SchedulerCore, StartDelay, make_core
-from tpy_native.strategies import OpenStrategy, find_strategy, open_strategy
+from tpy_data.strategies import OpenStrategy, find_strategy, open_strategy
 
 if TYPE_CHECKING:
     from tpy_data.engine.tuning.kept_curves import KeptCurves, OpenCurve
@@ -234,8 +234,8 @@ class Loader:
 
     def _open_strategy(self, config: ModelConfig, desired: DesiredModel, version: DesiredVersion) -> OpenStrategy | None:
         folders = (version.directory, desired.directory, *self._backends.folders_of(config.backend))
-        library = find_strategy(config, desired.directory, folders)
-        return None if library is None else open_strategy(library, config, version.version, desired.directory)
+        found = find_strategy(config, desired.directory, folders)
+        return None if found is None else open_strategy(found, config, version.version, desired.directory)
 
     def _placed(self, config: ModelConfig, backend: Backend) -> Placed:
         placed = place(config, self._machine, backend.capabilities)

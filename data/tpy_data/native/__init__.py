@@ -1,0 +1,1 @@
+"""The old name of `python -m tpy_native include`, which build scripts of users have."""
