@@ -1,112 +1,48 @@
-"""Addresses of model repositories: folders of this machine, and places in the cloud in Triton's notation."""
+"""Addresses of model repositories: folders of this machine, and places elsewhere, which begin with a scheme."""
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import re
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
-from tpy.echo import echo
-from tpy.errors import InvalidArgument
 
-
-class Provider(enum.Enum):
-    """The scheme of an address in the cloud."""
-
-    S3 = "s3"
-    GCS = "gs"
-    AZURE = "as"
-    OSS = "oss"
-
-
-class CloudAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository in the cloud. `text` is the address as it was given; `bucket` the bucket or container; `prefix` the path in
-    it, without slashes around it; `endpoint` the URL of a server that the address names, "" for the provider's own; `account` is
-    Azure's."""
+class RemoteAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository that is not a folder of this machine; `text` is the address as it was given. Sources have classes under it."""
 
     text: str
-    provider: Provider
-    bucket: str
-    prefix: str = ""
-    endpoint: str = ""
-    account: str = ""
 
     def __str__(self) -> str:
         return self.text
 
-    def key(self, path: str) -> str:
-        """The key of a path inside the repository."""
-        return f"{self.prefix}/{path}" if self.prefix and path else self.prefix or path
+    @property
+    def scheme(self) -> str:
+        """What the text begins with, before `://`."""
+        return scheme_of(self.text)
+
+    @property
+    def readable(self) -> str:
+        """The part of the name of its folder that people recognise."""
+        return self.text.partition("://")[2]
 
 
-RepositoryAddress = Path | CloudAddress
-
-_FORMS: Final = {
-    Provider.S3: "s3://BUCKET/PATH, s3://HOST:PORT/BUCKET/PATH or s3://https://HOST:PORT/BUCKET/PATH",
-    Provider.GCS: "gs://BUCKET/PATH",
-    Provider.AZURE: "as://ACCOUNT/CONTAINER/PATH",
-    Provider.OSS: "oss://BUCKET/PATH or oss://BUCKET.ENDPOINT/PATH",
-}
-_BUCKET: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}"
-_S3_SERVER: Final = re.compile(r"(https?://)?([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?")
-_OSS_ENDPOINT: Final = re.compile(r"([a-z0-9-]+)\.((?:oss|s3\.oss)-[a-z0-9-]+(?:\.[a-z0-9-]+)+)")
-_AZURE_HOST: Final = ".blob.core.windows.net"
+RepositoryAddress = Path | RemoteAddress
 
 
-def parse_address(text: str) -> RepositoryAddress:
-    """The address that a value of --model-repository means: a path, unless it begins with a scheme of the cloud. Raises
-    InvalidArgument for a scheme that there is not, and an address without a bucket."""
-    scheme, separator, rest = text.partition("://")
-    if not separator or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
-        return Path(text)
-    try:
-        provider = Provider(scheme)
-    except ValueError:
-        known = ", ".join(f"{one.value}://" for one in Provider)
-        hint = ""
-        if scheme in ("http", "https"):
-            hint = f"; an S3 server is s3://{scheme}://HOST:PORT/BUCKET/PATH; archives are not supported: unpack them"
-        raise InvalidArgument(
-            f"--model-repository {echo(text)}: expected a folder, or an address that begins with {known}{hint}"
-        ) from None
-    if provider is Provider.S3:
-        endpoint, path = _s3_server(rest)
-    else:
-        endpoint, path = "", rest
-    parts = [part for part in path.split("/") if part]
-    account = ""
-    if provider is Provider.AZURE and parts:
-        account = parts.pop(0).removesuffix(_AZURE_HOST)
-        parts = parts if re.fullmatch(r"[a-z0-9]{3,24}", account) else []
-    bucket = parts[0] if parts else ""
-    if provider is Provider.OSS and (found := _OSS_ENDPOINT.fullmatch(bucket)) is not None:
-        bucket, endpoint = found[1], f"https://{found[2]}"
-    if not re.fullmatch(_BUCKET, bucket) or ".." in parts or "." in parts:
-        raise InvalidArgument(f"--model-repository {echo(text)}: expected {_FORMS[provider]}")
-    return CloudAddress(
-        text=text, provider=provider, bucket=bucket, prefix="/".join(parts[1:]), endpoint=endpoint, account=account
-    )
+def scheme_of(text: str) -> str:
+    """The scheme that an address begins with; "" for a path."""
+    scheme, separator, _ = text.partition("://")
+    return scheme if separator and re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme) else ""
 
 
-def _s3_server(rest: str) -> tuple[str, str]:
-    """The URL of the server that an address names, "" for AWS's own, and the path behind it. A server has a port, a scheme, or
-    both; without a scheme it speaks HTTP, as in Triton."""
-    found = _S3_SERVER.match(rest)
-    if found is None or not (found[1] or found[3]) or rest[found.end() : found.end() + 1] not in ("/", ""):
-        return "", rest
-    return f"{found[1] or 'http://'}{found[2]}{found[3] or ''}", rest[found.end() :]
-
-
-def folder_name(address: CloudAddress) -> str:
+def folder_name(address: RemoteAddress) -> str:
     """The name of a folder for a repository: readable, and different for different addresses."""
-    readable = re.sub(r"[^a-z0-9]+", "-", f"{address.bucket}-{address.prefix}".lower()).strip("-")[:60]
+    readable = re.sub(r"[^a-z0-9]+", "-", address.readable.lower()).strip("-")[:60]
     return f"{readable}-{hashlib.blake2b(address.text.encode(), digest_size=6).hexdigest()}"
 
 
-def models_folder(directory: Path, address: CloudAddress) -> Path:
+def models_folder(directory: Path, address: RemoteAddress) -> Path:
     """The folder that stands for a repository, in this directory of copies."""
     return directory / folder_name(address) / "models"

@@ -13,19 +13,20 @@ import anyio
 
 from tpy.clock import SystemClock
 from tpy.errors import Unavailable
-from tpy_control.address import CloudAddress, RepositoryAddress
-from tpy_control.sources.cloud import CloudEnvironment, CloudOptions
+from tpy_control.address import RemoteAddress, RepositoryAddress
+from tpy_control.sources.remote_options import HiddenEnvironment, RemoteOptions
+from tpy_control.sources.several import open_source
 
 
 @contextmanager
 def as_folders(repositories: Sequence[RepositoryAddress], environment: Mapping[str, str]) -> Iterator[dict[str, Path]]:
     """The folders that stand for repositories, by their addresses. Those in the cloud are downloaded, and removed at the end.
     Blocks. Raises Unavailable for a repository or a model that cannot be read, InvalidArgument for credentials."""
-    addresses = [one for one in repositories if isinstance(one, CloudAddress)]
+    addresses = [one for one in repositories if isinstance(one, RemoteAddress)]
     folders = {str(one): one for one in repositories if isinstance(one, Path)}
     scratch = Path(tempfile.mkdtemp(prefix="tpy-repository-"))
     try:
-        options = CloudOptions(directory=scratch, keep=True, environment=CloudEnvironment(environment))
+        options = RemoteOptions(directory=scratch, keep=True, environment=HiddenEnvironment(environment))
         if addresses:
             anyio.run(functools.partial(_download, addresses, options), backend="trio")
         found = {str(one): options.folder_of(one) for one in addresses}
@@ -34,10 +35,8 @@ def as_folders(repositories: Sequence[RepositoryAddress], environment: Mapping[s
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-async def _download(addresses: Sequence[CloudAddress], options: CloudOptions) -> None:
-    from tpy_control.sources.cloud.source import CloudSource
-
-    source = CloudSource(addresses, options, SystemClock())
+async def _download(addresses: Sequence[RemoteAddress], options: RemoteOptions) -> None:
+    source = open_source(addresses, options, SystemClock())
     failures: list[str] = []
     try:
         locations = await source.list_models()

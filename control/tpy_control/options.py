@@ -10,7 +10,7 @@ import msgspec
 from tpy.limits import AGENT_ACTION_S_MAX_DEFAULT
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control.address import RepositoryAddress
-from tpy_control.sources.cloud import CloudOptions
+from tpy_control.sources.remote_options import RemoteOptions
 
 
 class ControlMode(enum.Enum):
@@ -43,8 +43,8 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
     them at once are served on until the second poll afterwards.
     `scratch_directory`: where the directories of `file:` overrides are made;
     None: the system's directory for temporary files. `require_repositories` false: when a repository cannot be read at the start,
-    the control plane runs all the same, and the server is neither live nor ready. `cloud` is for repositories in
-    the cloud. `agent_command` runs repository agents: the command of their process, and last their folder;
+    the control plane runs all the same, and the server is neither live nor ready. `cloud` is for repositories
+    elsewhere. `agent_command` runs repository agents: the command of their process, and last their folder;
     () runs none but `checksum`. `agent_timeout_s` is the time that each has for an action.
     """
 
@@ -61,7 +61,7 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
     settle_ns: int = 1000 * NS_PER_MS
     hold_losses: bool = True
     scratch_directory: Path | None = None
-    cloud: CloudOptions | None = None
+    cloud: RemoteOptions | None = None
     agent_command: tuple[str, ...] = ()
     agent_timeout_s: float = AGENT_ACTION_S_MAX_DEFAULT
 
@@ -71,7 +71,7 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(_folder(one, self.cloud) for one in self.repositories)
 
 
-def _folder(repository: RepositoryAddress, cloud: CloudOptions | None) -> Path:
+def _folder(repository: RepositoryAddress, cloud: RemoteOptions | None) -> Path:
     if isinstance(repository, Path) or cloud is None:
         return Path(str(repository))
     return cloud.folder_of(repository)

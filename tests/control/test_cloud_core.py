@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tpy import limits
 from tpy.errors import InvalidArgument
-from tpy_control.address import CloudAddress, parse_address
 from tpy_control.core.objects import CloudObject, LocalFile, ModelListing, listing_of, plan_of
+from tpy_control.sources import parse_address
+from tpy_control.sources.cloud.address import CloudAddress
 from tpy_control.sources.cloud.credentials import access_of
 from tpy_control.sources.cloud.environment import CREDENTIAL_FILE, CloudEnvironment
 from tpy_control.sources.cloud.errors import CloudErrorKind, translate
@@ -62,7 +63,7 @@ def test_addresses_without_a_bucket(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("hf://owner/model", "expected a folder, or an address that begins with s3://, gs://, as://, oss://$"),
+        ("hf://owner/model", "expected a folder, or an address that begins with as://, gs://, oss://, s3://$"),
         ("https://host/models.tar.gz", r"s3://https://HOST:PORT/BUCKET/PATH; archives are not supported: unpack them$"),
         ("http://localhost:9000/bucket", r"an S3 server is s3://http://HOST:PORT/BUCKET/PATH"),
     ],

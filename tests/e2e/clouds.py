@@ -11,9 +11,9 @@ import msgspec
 from tests.backends import onnx_models
 from tests.cloud_servers import BUCKET, KEYS, S3Server
 from tpy.clock import SystemClock
-from tpy_control.address import CloudAddress, parse_address
 from tpy_control.core.scan import ModelScan
-from tpy_control.sources import CloudEnvironment, CloudOptions
+from tpy_control.sources import HiddenEnvironment, RemoteOptions, parse_address
+from tpy_control.sources.cloud.address import CloudAddress
 from tpy_control.sources.cloud.source import CloudSource
 
 from .repositories import AFFINE_CONFIG
@@ -42,7 +42,7 @@ class LateClock(SystemClock):
 async def opened(host: str, prefix: str, tmp_path: Path, **more: object) -> AsyncIterator[CloudSource]:
     parsed = parse_address(address(host, prefix))
     assert isinstance(parsed, CloudAddress)
-    options = CloudOptions(directory=tmp_path / "cache", keep=True, start_ns=0, environment=CloudEnvironment(KEYS))
+    options = RemoteOptions(directory=tmp_path / "cache", keep=True, start_ns=0, environment=HiddenEnvironment(KEYS))
     source = CloudSource([parsed], msgspec.structs.replace(options, **more), LateClock())
     try:
         yield source

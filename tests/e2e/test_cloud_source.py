@@ -19,7 +19,7 @@ from tpy.errors import Unavailable
 from tpy.testing.loop_guard import LoopGuard
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control.core.scan import ModelLocation
-from tpy_control.sources import CloudEnvironment
+from tpy_control.sources import HiddenEnvironment
 
 from .clouds import SECRETS, address, affine, opened, scan_of
 from .repositories import AFFINE_CONFIG
@@ -227,7 +227,7 @@ async def test_credentials_in_a_file_are_read_again(
     affine(s3, prefix, "m", 2)
     write("NEW")
     caplog.set_level(logging.INFO)
-    environment = CloudEnvironment({**KEYS, "TRITON_CLOUD_CREDENTIAL_PATH": str(file)})
+    environment = HiddenEnvironment({**KEYS, "TRITON_CLOUD_CREDENTIAL_PATH": str(file)})
     proxy.fault = fault
     async with opened(proxy.host, prefix, tmp_path, environment=environment) as source:
         assert not (await scan_of(source)).error, "those of the file count, not those of the environment"
@@ -414,7 +414,7 @@ async def test_a_redirect_does_not_lead_out_of_tls(
 async def test_a_public_bucket_needs_no_credentials(s3: S3Server, prefix: str, tmp_path: Path) -> None:
     affine(s3, prefix, "m", 2)
     s3.publish(f"{prefix}/m/")
-    async with opened(s3.host, prefix, tmp_path, environment=CloudEnvironment({})) as source:
+    async with opened(s3.host, prefix, tmp_path, environment=HiddenEnvironment({})) as source:
         assert not (await scan_of(source)).error
 
 

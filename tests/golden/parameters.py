@@ -4,6 +4,7 @@ over. Names that are read as they come, such as the properties of OpenVINO, are 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -85,7 +86,8 @@ def model_parameters() -> set[tuple[str, str]]:
         readers = own.get(name, {}) | {
             alias: own[other][function] for alias, (other, function) in module.imported.items() if function in own.get(other, ())
         }
-        backend = name.split(".")[2] if name.startswith("tpy_data.backends.") else "any"
+        of_backend = re.match(r"(?:tpy_data\.backends|tpy_backends)\.(\w+)", name)
+        backend = of_backend[1] if of_backend else "native" if name.startswith("tpy_native.backend") else "any"
         for function in ast.walk(module.tree):
             if not isinstance(function, ast.FunctionDef):
                 continue

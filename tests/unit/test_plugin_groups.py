@@ -1,4 +1,4 @@
-"""Caches, batching strategies and repository agents of other packages, found by their entry points; and ones that do not work."""
+"""Plug-ins of other packages, found by their entry points: caches, batching strategies, agents, repositories; and broken ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import msgspec
 import pytest
 
 from tests.engine.fakes import ScriptedBackend, config, identity, rig
-from tests.unit.test_command_table import install
+from tests.unit.test_command_table import install, tpy
 from tpy.cli.cache_options import cache_options
 from tpy.cli.parsing import UsageError
+from tpy.clock import SystemClock
 from tpy.config import ModelConfig
 from tpy.config.model_config import DynamicBatching, ModelParameter, ResponseCache
 from tpy.errors import InvalidArgument, TpyError, Unavailable
 from tpy.repository_agent import AgentAction
+from tpy_control.downloads import as_folders
+from tpy_control.sources import HiddenEnvironment, RemoteOptions, open_source, parse_address
 from tpy_data.agents.contract import Opened
 from tpy_data.agents.hosting import find_agent
 from tpy_data.cache.options import CacheOptions, StoreOptions
@@ -237,6 +240,79 @@ def test_an_agent_that_cannot_be_loaded(
     said = f"the repository agent 'broken' of tpy-broken 1.0 (tpy_broken:Agent) cannot be loaded: {problem}"
     assert refused.value.message == f"{said}; repair or remove the package"
     find_agent("mark", tmp_path).close()
+
+
+SOURCE = """
+from pathlib import Path
+from tpy.errors import InvalidArgument
+from tpy_control.address import RemoteAddress
+from tpy_control.sources.disk import DiskSource
+
+class Kind:
+    def parse(self, text):
+        if text == "memo://bad":
+            raise InvalidArgument("no such memo")
+        if text == "memo://lost":
+            raise KeyError("lost")
+        return RemoteAddress(text=text)
+
+    def open(self, addresses, options, clock):
+        if addresses[0].text == "memo://shut":
+            raise KeyError("shut")
+        for address in addresses:
+            version = options.folder_of(address) / "m" / "1"
+            version.mkdir(parents=True)
+            (version / "weights").write_text(address.text + options.environment["WHO"])
+        return DiskSource([options.folder_of(address) for address in addresses])
+
+MEMO = Kind()
+"""
+
+
+def test_a_repository_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "memo = tpy_memo:MEMO", SOURCE, name="tpy-memo", group="tpy.sources")
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    texts = ["memo://one", "memo://two", str(folder)]
+    with as_folders([parse_address(text) for text in texts], {"WHO": "ada"}) as folders:
+        assert list(folders) == texts
+        assert (folders["memo://two"] / "m/1/weights").read_text() == "memo://twoada"
+        assert folders[str(folder)] == folder
+    assert not folders["memo://two"].exists()
+    options = RemoteOptions(directory=tmp_path / "copies", environment=HiddenEnvironment({"WHO": "ada"}))
+    with pytest.raises(Unavailable, match=r"^memo://shut cannot be opened: KeyError: 'shut'$"):
+        open_source([parse_address("memo://shut"), folder], options, SystemClock())
+    with pytest.raises(InvalidArgument, match=r"^no such memo$"):
+        parse_address("memo://bad")
+    with pytest.raises(Unavailable, match=r"^--model-repository 'memo://lost': KeyError: 'lost'$"):
+        parse_address("memo://lost")
+    with pytest.raises(InvalidArgument, match=r"begins with as://, gs://, memo://, oss://, s3://$"):
+        parse_address("hf://x/y")
+
+
+@pytest.mark.parametrize(("source", "problem"), [*BROKEN, ("X = 1", "TypeError: expected a SourceKind, got int without parse")])
+def test_a_repository_kind_that_cannot_be_loaded_leaves_the_others_alone(
+    source: str | None, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "broken = tpy_broken:X", source, name="tpy-broken", group="tpy.sources")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "tpy_broken", raising=False)
+    with pytest.raises(Unavailable) as refused:
+        parse_address("broken://x")
+    said = f"the repository scheme 'broken' of tpy-broken 1.0 (tpy_broken:X) cannot be loaded: {problem}"
+    assert refused.value.message.startswith(said)
+    assert refused.value.message.endswith("; repair or remove the package")
+    assert str(parse_address("s3://bucket/models")) == "s3://bucket/models"
+    assert parse_address("models") == Path("models")
+
+
+def test_a_server_says_which_repository_scheme_is_broken(tmp_path: Path) -> None:
+    install(tmp_path, "broken = tpy_broken:X", "raise ValueError('no licence')", name="tpy-broken", group="tpy.sources")
+    done = tpy(tmp_path, "serve", "--model-repository=broken://x")
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "the repository scheme 'broken' of tpy-broken 1.0 (tpy_broken:X) cannot be loaded: ValueError: no licence" in line
 
 
 @pytest.mark.parametrize("name", ["tpy_data.native", "tpy_native"])

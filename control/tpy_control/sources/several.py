@@ -8,24 +8,40 @@ from pathlib import Path
 import anyio
 
 from tpy.clock import Clock
+from tpy.errors import TpyError, Unavailable
 from tpy.telemetry.exposition import MeasuredFamily
-from tpy_control.address import CloudAddress, RepositoryAddress
+from tpy_control.address import RemoteAddress, RepositoryAddress
 from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
-from tpy_control.sources.cloud import CloudOptions
 from tpy_control.sources.disk import DiskSource
+from tpy_control.sources.kinds import SourceKind, source_kind
 from tpy_control.sources.protocol import RepositorySource
+from tpy_control.sources.remote_options import RemoteOptions
 
 
-def open_source(repositories: Sequence[RepositoryAddress], cloud: CloudOptions, clock: Clock) -> RepositorySource:
-    """The source of these repositories. Blocks: reads files of credentials. Raises as CloudSource."""
+def open_source(repositories: Sequence[RepositoryAddress], options: RemoteOptions, clock: Clock) -> RepositorySource:
+    """The source of these repositories. Blocks: reads files of credentials. Raises as `SourceKind.open`."""
     folders = [one for one in repositories if isinstance(one, Path)]
-    addresses = [one for one in repositories if isinstance(one, CloudAddress)]
-    if not addresses:
-        return DiskSource(folders)
-    from tpy_control.sources.cloud.source import CloudSource
+    kinds = dict[int, tuple[SourceKind, list[RemoteAddress]]]()
+    for one in repositories:
+        if isinstance(one, RemoteAddress):
+            kind = source_kind(one.scheme)
+            kinds.setdefault(id(kind), (kind, []))[1].append(one)
+    source: RepositorySource | None = DiskSource(folders) if folders or not kinds else None
+    for kind, addresses in kinds.values():
+        opened = _opened(kind, addresses, options, clock)
+        source = opened if source is None else SeveralSources(source, opened, {str(one) for one in addresses})
+    assert source is not None
+    return source
 
-    in_the_cloud = CloudSource(addresses, cloud, clock)
-    return SeveralSources(DiskSource(folders), in_the_cloud, {str(one) for one in addresses}) if folders else in_the_cloud
+
+def _opened(kind: SourceKind, addresses: Sequence[RemoteAddress], options: RemoteOptions, clock: Clock) -> RepositorySource:
+    try:
+        return kind.open(addresses, options, clock)
+    except TpyError:
+        raise
+    except Exception as error:  # of a package that may not be ours
+        named = ", ".join(map(str, addresses))
+        raise Unavailable(f"{named} cannot be opened: {type(error).__name__}: {error}") from error
 
 
 class SeveralSources(RepositorySource):

@@ -31,9 +31,9 @@ from tpy.messages import AuditLogOptions, LogSettings
 from tpy.telemetry.access_log import AccessLogOptions
 from tpy.telemetry.latencies import LatencyOptions
 from tpy.units import NS_PER_MS, NS_PER_S
-from tpy_control.address import CloudAddress, parse_address
+from tpy_control.address import RemoteAddress
 from tpy_control.options import ControlMode, ControlOptions, Readiness
-from tpy_control.sources import CloudEnvironment, CloudOptions
+from tpy_control.sources import HiddenEnvironment, RemoteOptions, parse_address
 from tpy_data.engine import MemoryBudgetOptions
 from tpy_data.engine.instances.gpu_limits import parse_gpu_limits
 from tpy_data.engine.instances.restarts import RestartOptions
@@ -328,9 +328,9 @@ def _control(v: _Values, environment: Mapping[str, str]) -> ControlOptions:
         raise UsageError("--repository-poll-secs: expected at least 1 with --model-control-mode=poll, got 0")
     try:
         repositories = tuple(parse_address(path) for path in v.model_repository)
-    except InvalidArgument as error:
+    except TpyError as error:
         raise UsageError(error.message) from None
-    in_the_cloud = any(isinstance(one, CloudAddress) for one in repositories)
+    in_the_cloud = any(isinstance(one, RemoteAddress) for one in repositories)
     return ControlOptions(
         repositories=repositories,
         cloud=_cloud(v, environment) if in_the_cloud else None,
@@ -350,17 +350,17 @@ def _control(v: _Values, environment: Mapping[str, str]) -> ControlOptions:
     )
 
 
-def _cloud(v: _Values, environment: Mapping[str, str]) -> CloudOptions:
+def _cloud(v: _Values, environment: Mapping[str, str]) -> RemoteOptions:
     """The options of repositories in the cloud. Without --repository-cache copies are made in a folder of this server alone."""
     kept = Path(v.repository_cache) if v.repository_cache else None
     scratch = Path(tempfile.gettempdir()) / f"tpy-repository-{secrets.token_hex(8)}"
-    return CloudOptions(
+    return RemoteOptions(
         directory=kept or scratch,
         keep=kept is not None,
         bytes_max=v.repository_cache_byte_size,
         start_ns=v.repository_start_secs * NS_PER_S,
         settle_ns=v.repository_settle_ms * NS_PER_MS,
-        environment=CloudEnvironment(environment),
+        environment=HiddenEnvironment(environment),
     )
 
 

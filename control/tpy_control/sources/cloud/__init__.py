@@ -4,10 +4,6 @@ A model is served from a local copy (`copies`). Its objects are listed, what the
 (`core/objects.py`, `download`), and from then on it is a model directory as on a disk. `bucket` speaks to the providers, with
 the credentials that `credentials` finds; `errors` says what went wrong in words that name a remedy; `source` puts it together.
 
-Only the options are imported with the package: few servers have a repository in the cloud.
+`kind` is what the group of entry points `tpy.sources` leads to, with the addresses. Nothing else is imported before a source is
+opened: few servers have a repository in the cloud.
 """
-
-from tpy_control.sources.cloud.environment import CloudEnvironment
-from tpy_control.sources.cloud.options import CloudOptions
-
-__all__ = ["CloudEnvironment", "CloudOptions"]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from tpy import limits
 from tpy.errors import Unavailable
 from tpy.units import NS_PER_S
-from tpy_control.address import CloudAddress, Provider
 from tpy_control.core.objects import CloudObject
 from tpy_control.core.scan import is_ignored
+from tpy_control.sources.cloud.address import CloudAddress, Provider
 from tpy_control.sources.cloud.credentials import KeyPair, RepositoryAccess
 from tpy_control.sources.cloud.errors import KEYS, CloudError, CloudErrorKind, about, translate
 

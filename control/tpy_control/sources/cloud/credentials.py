@@ -16,7 +16,7 @@ import msgspec
 from tpy import limits
 from tpy.errors import InvalidArgument
 from tpy.files import read_file
-from tpy_control.address import CloudAddress, Provider
+from tpy_control.sources.cloud.address import CloudAddress, Provider
 from tpy_control.sources.cloud.environment import CREDENTIAL_FILE
 from tpy_control.sources.cloud.errors import ENVIRONMENT
 

@@ -22,18 +22,20 @@ from tpy.errors import InvalidArgument, Unavailable
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.repositories import RepositoryUse, repository_families
 from tpy.units import NS_PER_MS, NS_PER_S
-from tpy_control.address import CloudAddress, folder_name
+from tpy_control.address import folder_name
 from tpy_control.core.objects import ModelListing, listings_of, plan_of
 from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
+from tpy_control.sources.cloud.address import CloudAddress
 from tpy_control.sources.cloud.bucket import Bucket, require_library
 from tpy_control.sources.cloud.copies import CopyKey, LocalCopies
 from tpy_control.sources.cloud.credentials import access_of
 from tpy_control.sources.cloud.download import Counts, Downloader
+from tpy_control.sources.cloud.environment import CloudEnvironment
 from tpy_control.sources.cloud.errors import CloudError, CloudErrorKind, about, served_on
 from tpy_control.sources.cloud.locks import Locks
-from tpy_control.sources.cloud.options import CloudOptions
 from tpy_control.sources.disk import BACKENDS_FOLDER, DiskRepositories
 from tpy_control.sources.protocol import RepositorySource
+from tpy_control.sources.remote_options import RemoteOptions
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ class _Repository:
 class CloudSource(RepositorySource):
     """Implements RepositorySource for repositories in the cloud."""
 
-    def __init__(self, addresses: Sequence[CloudAddress], options: CloudOptions, clock: Clock) -> None:
+    def __init__(self, addresses: Sequence[CloudAddress], options: RemoteOptions, clock: Clock) -> None:
         """Raises Unavailable where the client library is missing, InvalidArgument for credentials that cannot be used. Blocks:
         reads files of credentials."""
         require_library()
@@ -83,7 +85,8 @@ class CloudSource(RepositorySource):
         self._copies = LocalCopies(options.directory, keep=options.keep, bytes_max=options.bytes_max)
         self._downloader = Downloader(self._copies, clock)
         try:
-            buckets = [Bucket(address, access_of(address, options.environment)) for address in addresses]
+            environment = CloudEnvironment(options.environment)
+            buckets = [Bucket(address, access_of(address, environment)) for address in addresses]
         except CloudError as error:
             raise Unavailable(error.text) from None
         self._repositories = {str(bucket.address): _Repository(bucket.address, bucket) for bucket in buckets}
