@@ -15,13 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tpy import limits
 from tpy.errors import InvalidArgument
-from tpy_control.core.objects import CloudObject, LocalFile, ModelListing, listing_of, plan_of
+from tpy_cloud.address import CloudAddress
+from tpy_cloud.core.objects import CloudObject, LocalFile, ModelListing, listing_of, plan_of
+from tpy_cloud.credentials import access_of
+from tpy_cloud.environment import CREDENTIAL_FILE, CloudEnvironment
+from tpy_cloud.errors import CloudErrorKind, translate
+from tpy_cloud.locks import Locks
 from tpy_control.sources import parse_address
-from tpy_control.sources.cloud.address import CloudAddress
-from tpy_control.sources.cloud.credentials import access_of
-from tpy_control.sources.cloud.environment import CREDENTIAL_FILE, CloudEnvironment
-from tpy_control.sources.cloud.errors import CloudErrorKind, translate
-from tpy_control.sources.cloud.locks import Locks
 
 
 def cloud(text: str) -> CloudAddress:

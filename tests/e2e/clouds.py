@@ -11,10 +11,10 @@ import msgspec
 from tests.backends import onnx_models
 from tests.cloud_servers import BUCKET, KEYS, S3Server
 from tpy.clock import SystemClock
+from tpy_cloud.address import CloudAddress
+from tpy_cloud.source import CloudSource
 from tpy_control.core.scan import ModelScan
 from tpy_control.sources import HiddenEnvironment, RemoteOptions, parse_address
-from tpy_control.sources.cloud.address import CloudAddress
-from tpy_control.sources.cloud.source import CloudSource
 
 from .repositories import AFFINE_CONFIG
 

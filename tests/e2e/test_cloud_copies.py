@@ -15,7 +15,7 @@ import trio.testing
 from tests.backends import onnx_models
 from tests.cloud_servers import FaultyProxy, S3Server, refuse
 from tpy.errors import Unavailable
-from tpy_control.sources.cloud import copies, download
+from tpy_cloud import copies, download
 
 from .clouds import affine, opened, scan_of
 

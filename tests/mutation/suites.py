@@ -172,6 +172,12 @@ AREAS: dict[str, tuple[str, ...]] = {
     "data/tpy_data/backends/function/": ("tests/embedded",),
     "src/tpy/assembly/": ("tests/e2e", "tests/simulation"),
     "data/tpy_data/onnx_graph.py": ("tests/unit/test_onnx_graph.py", "tests/page"),
+    "control/tpy_cloud/": (
+        "tests/control/test_cloud_core.py",
+        "tests/e2e/test_cloud.py",
+        "tests/e2e/test_cloud_source.py",
+        "tests/e2e/test_cloud_copies.py",
+    ),
     "control/": ("tests/control", "tests/simulation", "tests/e2e/test_poll.py", "tests/e2e/test_explicit.py"),
     "data/tpy_data/backends/python/": ("tests/backends/python", "tests/e2e/test_workers.py", "tests/e2e/test_python_api.py"),
     "data/tpy_data/backends/dali/": ("tests/backends/dali",),

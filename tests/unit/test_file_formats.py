@@ -10,7 +10,7 @@ import pytest
 
 from tpy.config.rollout import RolloutPlan
 from tpy.errors import Unavailable
-from tpy_control.sources.cloud.copies import LocalCopies
+from tpy_cloud.copies import LocalCopies
 from tpy_data.engine.budget.core.sizes import KeptSize, KeptSizes
 from tpy_data.engine.budget.memory_budget import read_sizes
 from tpy_data.engine.rollouts.core.rollout import RolloutState

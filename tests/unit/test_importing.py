@@ -24,7 +24,7 @@ NOT_NEEDED = (
     "tpy_platforms.vertex_ai",
     "tpy.ray",
     "tpy.remote",
-    "tpy_control.sources.cloud.source",
+    "tpy_cloud.source",
     "tpy_data.agents.hosting",
     "tpy_data.backends.isolated",
     "tpy_native.backend",
@@ -104,7 +104,7 @@ from tpy.__main__ import main
 def tell():
     for name, module in sorted(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
-        ours = ("tpy", "tpy_control", "tpy_data", "tpy_native", "tpy_platforms", "tpy_tools")
+        ours = ("tpy", "tpy_cloud", "tpy_control", "tpy_data", "tpy_native", "tpy_platforms", "tpy_tools")
         own = name.partition(".")[0] in ours and path.endswith(".py")
         print("imported", name, len(open(path).readlines()) if own else 0)
 

@@ -15,10 +15,10 @@ import anyio
 from tpy import limits
 from tpy.clock import Clock
 from tpy.units import MIB, NS_PER_S
-from tpy_control.core.objects import CloudObject, CopyPlan, ModelListing
-from tpy_control.sources.cloud.bucket import Bucket
-from tpy_control.sources.cloud.copies import LocalCopies, check_part
-from tpy_control.sources.cloud.errors import CloudError, CloudErrorKind, about
+from tpy_cloud.bucket import Bucket
+from tpy_cloud.copies import LocalCopies, check_part
+from tpy_cloud.core.objects import CloudObject, CopyPlan, ModelListing
+from tpy_cloud.errors import CloudError, CloudErrorKind, about
 
 _log = logging.getLogger(__name__)
 

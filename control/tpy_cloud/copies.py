@@ -26,9 +26,9 @@ import msgspec
 
 from tpy.errors import Unavailable
 from tpy.files import digest_file, format_of, walk
+from tpy_cloud.address import CloudAddress
+from tpy_cloud.core.objects import CopyPlan, LocalFile, ModelListing
 from tpy_control.address import folder_name, models_folder
-from tpy_control.core.objects import CopyPlan, LocalFile, ModelListing
-from tpy_control.sources.cloud.address import CloudAddress
 
 _log = logging.getLogger(__name__)
 _FORMAT: Final = 1

@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from tpy.echo import echo
-from tpy_control.sources.cloud.address import CloudAddress, Provider
+from tpy_cloud.address import CloudAddress, Provider
 
 
 class CloudErrorKind(enum.Enum):

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from tpy import limits
 from tpy.errors import Unavailable
 from tpy.units import NS_PER_S
-from tpy_control.core.objects import CloudObject
+from tpy_cloud.address import CloudAddress, Provider
+from tpy_cloud.core.objects import CloudObject
+from tpy_cloud.credentials import KeyPair, RepositoryAccess
+from tpy_cloud.errors import KEYS, CloudError, CloudErrorKind, about, translate
 from tpy_control.core.scan import is_ignored
-from tpy_control.sources.cloud.address import CloudAddress, Provider
-from tpy_control.sources.cloud.credentials import KeyPair, RepositoryAccess
-from tpy_control.sources.cloud.errors import KEYS, CloudError, CloudErrorKind, about, translate
 
 if TYPE_CHECKING:
     from obstore import GetOptions

@@ -22,17 +22,17 @@ from tpy.errors import InvalidArgument, Unavailable
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.repositories import RepositoryUse, repository_families
 from tpy.units import NS_PER_MS, NS_PER_S
+from tpy_cloud.address import CloudAddress
+from tpy_cloud.bucket import Bucket, require_library
+from tpy_cloud.copies import CopyKey, LocalCopies
+from tpy_cloud.core.objects import ModelListing, listings_of, plan_of
+from tpy_cloud.credentials import access_of
+from tpy_cloud.download import Counts, Downloader
+from tpy_cloud.environment import CloudEnvironment
+from tpy_cloud.errors import CloudError, CloudErrorKind, about, served_on
+from tpy_cloud.locks import Locks
 from tpy_control.address import folder_name
-from tpy_control.core.objects import ModelListing, listings_of, plan_of
 from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
-from tpy_control.sources.cloud.address import CloudAddress
-from tpy_control.sources.cloud.bucket import Bucket, require_library
-from tpy_control.sources.cloud.copies import CopyKey, LocalCopies
-from tpy_control.sources.cloud.credentials import access_of
-from tpy_control.sources.cloud.download import Counts, Downloader
-from tpy_control.sources.cloud.environment import CloudEnvironment
-from tpy_control.sources.cloud.errors import CloudError, CloudErrorKind, about, served_on
-from tpy_control.sources.cloud.locks import Locks
 from tpy_control.sources.disk import BACKENDS_FOLDER, DiskRepositories
 from tpy_control.sources.protocol import RepositorySource
 from tpy_control.sources.remote_options import RemoteOptions

@@ -16,9 +16,9 @@ import msgspec
 from tpy import limits
 from tpy.errors import InvalidArgument
 from tpy.files import read_file
-from tpy_control.sources.cloud.address import CloudAddress, Provider
-from tpy_control.sources.cloud.environment import CREDENTIAL_FILE
-from tpy_control.sources.cloud.errors import ENVIRONMENT
+from tpy_cloud.address import CloudAddress, Provider
+from tpy_cloud.environment import CREDENTIAL_FILE
+from tpy_cloud.errors import ENVIRONMENT
 
 _REGION_DEFAULT: Final = "us-east-1"
 _FORMAT: Final = (

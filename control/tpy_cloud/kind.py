@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tpy.clock import Clock
-from tpy_control.sources.cloud.address import CloudAddress, parse_cloud_address
+from tpy_cloud.address import CloudAddress, parse_cloud_address
 from tpy_control.sources.protocol import RepositorySource
 from tpy_control.sources.remote_options import RemoteOptions
 
@@ -20,7 +20,7 @@ class _CloudKind:
 
     def open(self, addresses: Sequence[CloudAddress], options: RemoteOptions, clock: Clock) -> RepositorySource:
         """See SourceKind."""
-        from tpy_control.sources.cloud.source import CloudSource
+        from tpy_cloud.source import CloudSource
 
         return CloudSource(addresses, options, clock)
 
