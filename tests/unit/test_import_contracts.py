@@ -35,6 +35,8 @@ CANARIES = {
     "the server never sees a platform": ("tpy/frontends/http/app.py", "import tpy_platforms.openai"),
     "the server never sees what loads compiled plug-ins": ("tpy_data/engine/data_plane.py", "import tpy_native.library"),
     "what loads compiled plug-ins sees contracts only": ("tpy_native/backend/backend.py", "import tpy_data.engine"),
+    "the server never sees repositories in the cloud": ("tpy_control/run.py", "import tpy_cloud.source"),
+    "repositories in the cloud see the seam of sources only": ("tpy_cloud/kind.py", "import tpy_control.plane"),
     "tools ask a server, and only check, doctor and init look at its parts": (
         "tpy_tools/commands/infer_request.py",
         "import tpy_data.registry",
