@@ -15,7 +15,7 @@ import msgspec
 
 from tpy.errors import Unavailable
 from tpy.limits import DOCTOR_DISK_BYTES_MIN
-from tpy.plugins import installed, package_of
+from tpy.plugins import LIBRARIES, installed, package_of
 from tpy.units import MIB
 from tpy_data.backends.creation import Needs
 from tpy_data.registry import ENTRY_POINT_GROUP
@@ -43,7 +43,8 @@ class DoctorFinding(msgspec.Struct, frozen=True):
 def backends() -> Iterator[DoctorFinding]:
     """A line for each backend. A missing framework is not a warning: few servers need them all."""
     for entry_point in installed(ENTRY_POINT_GROUP):
-        yield _backend(entry_point)
+        if entry_point.name != LIBRARIES:  # what runs compiled backends is the backend of no model
+            yield _backend(entry_point)
 
 
 def _backend(entry_point: metadata.EntryPoint) -> DoctorFinding:
