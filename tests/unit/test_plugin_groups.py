@@ -285,7 +285,7 @@ def test_a_repository_of_another_package(tmp_path: Path, monkeypatch: pytest.Mon
         open_source([parse_address("memo://shut"), folder], options, SystemClock())
     with pytest.raises(InvalidArgument, match=r"^no such memo$"):
         parse_address("memo://bad")
-    with pytest.raises(Unavailable, match=r"^--model-repository 'memo://lost': KeyError: 'lost'$"):
+    with pytest.raises(Unavailable, match=r"^--model-repository memo://lost: KeyError: 'lost'$"):
         parse_address("memo://lost")
     with pytest.raises(InvalidArgument, match=r"begins with as://, gs://, memo://, oss://, s3://$"):
         parse_address("hf://x/y")
