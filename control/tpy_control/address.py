@@ -19,7 +19,7 @@ class RemoteAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scheme(self) -> str:
-        """What the text begins with, before `://`."""
+        """The part of the text before `://`."""
         return scheme_of(self.text)
 
     @property

@@ -84,7 +84,7 @@ def open_strategy(found: FoundStrategy, config: ModelConfig, version: int, direc
     return strategy if found.library is not None else _Guarded(strategy, config.name)
 
 
-class FailureLog:
+class StrategyFailures:
     """Logs failures and slow answers of a strategy: the first one, and then every hundredth."""
 
     def __init__(self, model: str) -> None:
@@ -103,7 +103,7 @@ class _Guarded:
 
     def __init__(self, strategy: OpenStrategy, model: str) -> None:
         self._strategy = strategy
-        self._tell = FailureLog(model)
+        self._tell = StrategyFailures(model)
 
     def begin(self) -> None:
         """As BatchStrategy."""

@@ -1,1 +1,1 @@
-"""What a listing of a bucket means for a copy of it: sans-IO."""
+"""The listing of a bucket, and the plan of a copy: sans-IO."""

@@ -21,7 +21,7 @@ GROUP: Final = "tpy.caches"
 
 
 class ChosenCache(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator says of a cache: its name, and settings as they are written. `environment` has the server's variables;
+    """The operator's choice of a cache: its name, and settings as they are written. `environment` has the server's variables;
     `library` is a compiled cache's."""
 
     name: str
@@ -35,7 +35,8 @@ class CacheKind(Protocol):
 
     @property
     def has_own_metrics(self) -> bool:
-        """True of one that makes the metrics of the whole cache itself, as Triton's do, or has none."""
+        """True of one whose metrics of the whole cache are not the server's: it makes them itself, as Triton's do, or leaves them
+        out."""
         ...
 
     def read(self, chosen: ChosenCache) -> object:

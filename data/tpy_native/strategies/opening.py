@@ -28,7 +28,7 @@ from tpy.limits import (
 )
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy_data.schedulers.core.contract import Ticket
-from tpy_data.strategies import FailureLog, OpenStrategy
+from tpy_data.strategies import OpenStrategy, StrategyFailures
 from tpy_native.process import PluginGone, PluginProcess
 from tpy_native.strategies.library import StrategyFailure, StrategyLibrary, StrategyModel
 from tpy_native.strategies.requests import FETCH, describe, elements
@@ -54,7 +54,7 @@ def open_strategy(library: Path | None, config: ModelConfig, version: int, direc
 
 
 @contextmanager
-def _timed(tell: FailureLog) -> Iterator[None]:
+def _timed(tell: StrategyFailures) -> Iterator[None]:
     """Log it if the block takes long."""
     began_s = time.monotonic()
     yield
@@ -68,7 +68,7 @@ class _Direct:
 
     def __init__(self, library: StrategyLibrary, name: str) -> None:
         self._library = library
-        self._tell = FailureLog(name)
+        self._tell = StrategyFailures(name)
 
     def begin(self) -> None:
         """As BatchStrategy."""
@@ -127,7 +127,7 @@ class _InProcess:
     def __init__(self, library: Path, model: StrategyModel) -> None:
         self._settings = {"library": str(library), "model": msgspec.json.encode(model).decode()}
         self._name = model.name
-        self._tell = FailureLog(model.name)
+        self._tell = StrategyFailures(model.name)
         self._patience = _Patience()
         self._said: list[str] = []
         self._lock = threading.Lock()
