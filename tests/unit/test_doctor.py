@@ -12,12 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 from tpy.cli import main
+from tpy.doctor import DoctorFinding, Verdict
 from tpy.units import MIB
 from tpy_data.backends.onnxruntime.packages import installed_packages, package_clash
 from tpy_data.gpus import Gpu, GpuInventory
+from tpy_native import doctor as compiled
 from tpy_tools.commands import doctor_backends
 from tpy_tools.commands import doctor_machine as doctor
-from tpy_tools.commands.doctor_machine import DoctorFinding, Verdict, examine, report
+from tpy_tools.commands.doctor_machine import examine, report
 
 
 def finding(findings: Sequence[DoctorFinding], subject: str) -> DoctorFinding:
@@ -205,15 +207,15 @@ def test_a_backend_that_cannot_be_imported_is_a_warning(monkeypatch: pytest.Monk
 
 
 def test_compiled_plug_ins_need_a_compiler_or_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_backends, "built_folder", lambda: Path("/there"))
-    assert [each.found for each in doctor_backends.plug_ins()] == ["their library is in /there"]
-    monkeypatch.setattr(doctor_backends, "built_folder", lambda: None)
+    monkeypatch.setattr(compiled, "built_folder", lambda: Path("/there"))
+    assert [each.found for each in compiled.plug_ins()] == ["their library is in /there"]
+    monkeypatch.setattr(compiled, "built_folder", lambda: None)
     monkeypatch.setenv("CC", "nosuchcompiler")
-    (without,) = doctor_backends.plug_ins()
+    (without,) = compiled.plug_ins()
     assert "no C compiler" in without.found
     assert "apt-get install gcc" in without.advice
     monkeypatch.setenv("CC", "sh")
-    (with_one,) = doctor_backends.plug_ins()
+    (with_one,) = compiled.plug_ins()
     assert with_one.found.startswith("their library is built at the first use, with /")
 
 

@@ -315,6 +315,38 @@ def test_a_server_says_which_repository_scheme_is_broken(tmp_path: Path) -> None
     assert "the repository scheme 'broken' of tpy-broken 1.0 (tpy_broken:X) cannot be loaded: ValueError: no licence" in line
 
 
+CHECKS = """
+from tpy.doctor import DoctorFinding, Verdict
+
+def lamps():
+    yield DoctorFinding("lamps", Verdict.ERROR, "all are off", "switch one on")
+
+def dark():
+    yield DoctorFinding("before", Verdict.OK, "fine")
+    raise ValueError("no lamp")
+
+def wrong():
+    return ["lamp"]
+"""
+
+
+def test_checks_of_the_doctor_from_another_package(tmp_path: Path) -> None:
+    entries = "\n".join(f"{name} = tpy_lamps:{name}" for name in ("dark", "gone", "lamps", "wrong"))
+    install(tmp_path, entries, CHECKS, name="tpy-lamps", group="tpy.doctor")
+    done = tpy(tmp_path, "doctor", "--http-port=0", "--grpc-port=0", "--metrics-port=0")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1, "a server would not start, says the package"
+    assert "error    lamps: all are off; switch one on" in lines
+    assert "ok       before: fine" in lines
+    assert "warning  check dark: ValueError: no lamp; repair or remove the package tpy-lamps 1.0" in lines
+    [gone] = [line for line in lines if "check gone" in line]
+    assert "the check of tpy doctor 'gone' of tpy-lamps 1.0 (tpy_lamps:gone) cannot be loaded: AttributeError: " in gone
+    [wrong] = [line for line in lines if "check wrong" in line]
+    assert wrong.startswith("warning  check wrong: TypeError: expected a DoctorFinding, got str; ")
+    assert any(line.startswith("ok       compiled plug-ins: ") for line in lines)
+    assert any(line.startswith(("ok       disk of", "warning  disk of")) for line in lines), "those after them, too"
+
+
 @pytest.mark.parametrize("name", ["tpy_data.native", "tpy_native"])
 def test_the_headers_are_found_under_both_names(name: str) -> None:
     """The first is in build scripts of users."""

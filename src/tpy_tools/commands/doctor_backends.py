@@ -1,8 +1,7 @@
-"""`tpy doctor`: what each backend needs, what compiled plug-ins need, and room on disks."""
+"""`tpy doctor`: what each backend needs, the checks of packages, and room on disks."""
 
 from __future__ import annotations
 
-import enum
 import importlib
 import os
 import shutil
@@ -11,33 +10,13 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-import msgspec
-
+from tpy.doctor import GROUP, DoctorFinding, Verdict
 from tpy.errors import Unavailable
 from tpy.limits import DOCTOR_DISK_BYTES_MIN
-from tpy.plugins import LIBRARIES, installed, package_of
+from tpy.plugins import LIBRARIES, installed, load, named, package_of
 from tpy.units import MIB
 from tpy_data.backends.creation import Needs
 from tpy_data.registry import ENTRY_POINT_GROUP
-from tpy_native.building import built_folder, compiler
-
-
-class Verdict(enum.Enum):
-    """The severity of a finding."""
-
-    OK = "ok"
-    WARNING = "warning"
-    ERROR = "error"
-    """A server would not start, or not serve."""
-
-
-class DoctorFinding(msgspec.Struct, frozen=True):
-    """One line: what was looked at, what was found, and what to do about it where something is wrong."""
-
-    subject: str
-    verdict: Verdict
-    found: str
-    advice: str = ""
 
 
 def backends() -> Iterator[DoctorFinding]:
@@ -75,18 +54,20 @@ def version_of(name: str) -> str:
         return ""
 
 
-def plug_ins() -> Iterator[DoctorFinding]:
-    """Backends, caches, agents and batching strategies that were compiled for Triton need a library of ours."""
-    subject = "compiled plug-ins"
-    folder = built_folder()
-    if folder is not None:
-        yield DoctorFinding(subject, Verdict.OK, f"their library is in {folder}")
-        return
-    try:
-        yield DoctorFinding(subject, Verdict.OK, f"their library is built at the first use, with {compiler()}")
-    except Unavailable:
-        advice = "for compiled backends, caches and agents: apt-get install gcc libc6-dev, or a wheel that has it (make wheel)"
-        yield DoctorFinding(subject, Verdict.OK, "no C compiler, and their library is not built", advice)
+def checks() -> Iterator[DoctorFinding]:
+    """The lines of the checks that packages have. One that does not work is a line itself."""
+    for name in dict.fromkeys(each.name for each in installed(GROUP)):
+        try:
+            for finding in load(GROUP, name, "check of tpy doctor")():
+                if not isinstance(finding, DoctorFinding):
+                    raise TypeError(f"expected a DoctorFinding, got {type(finding).__name__}")
+                yield finding
+        except Unavailable as error:
+            yield DoctorFinding(f"check {name}", Verdict.WARNING, error.message)
+        except (Exception, SystemExit) as error:  # of a package that may not be ours
+            [entry_point] = named(GROUP, name)
+            advice = f"repair or remove the package {_origin(entry_point)}"
+            yield DoctorFinding(f"check {name}", Verdict.WARNING, f"{type(error).__name__}: {error}", advice)
 
 
 def disks() -> Iterator[DoctorFinding]:

@@ -17,6 +17,7 @@ import orjson
 
 from tpy import __version__
 from tpy.cli.serve import visible_gpus
+from tpy.doctor import DoctorFinding, Verdict
 from tpy.hot import codec
 from tpy.limits import (
     DOCTOR_MEMORY_BYTES_MIN,
@@ -27,7 +28,7 @@ from tpy.limits import (
 )
 from tpy.units import MIB
 from tpy_data.backends.onnxruntime.packages import GPU, installed_packages, package_clash
-from tpy_tools.commands.doctor_backends import DoctorFinding, Verdict, backends, disks, plug_ins, version_of
+from tpy_tools.commands.doctor_backends import backends, checks, disks, version_of
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
@@ -42,7 +43,7 @@ def examine(repositories: Sequence[Path], ports: Mapping[str, tuple[str, int]]) 
         _codec,
         _onnx_runtime,
         backends,
-        plug_ins,
+        checks,
         _gpus,
         lambda: [_port(flag, *place) for flag, place in ports.items()],
         _open_files,
