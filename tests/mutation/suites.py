@@ -56,7 +56,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "tests/backends/python/test_models.py",
         "tests/backends/python",
     ),
-    "control/tpy_cloud/core/*.py": ("tests/control",),
+    "control/tpy_cloud/core/*.py": ("tests/control/test_cloud_core.py",),
     "control/tpy_control/core/*.py": ("fuzz:control_core", "fuzz:control_debounce", "tests/control"),
     "control/tpy_control/plane.py": ("tests/control", "tests/simulation"),
     "src/tpy/state/*.py": ("fuzz:state_store", "tests/unit/test_state_store.py", "tests/control"),
