@@ -18,8 +18,8 @@ from tpy.errors import Internal
 from tpy.messages import DataType
 from tpy.testing import FakeBackend
 from tpy.testing.conformance import BackendConformance, BackendUnderTest
+from tpy_backends.onnxruntime import create as create_onnxruntime
 from tpy_data.backends.identity import create as create_identity
-from tpy_data.backends.onnxruntime import create as create_onnxruntime
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 

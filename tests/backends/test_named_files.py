@@ -21,11 +21,11 @@ from tpy.config.model_config import (
 )
 from tpy.config.schema import MODEL_CONFIG, MessageSchema, Scalar
 from tpy.errors import TpyError
-from tpy_data.backends import file_backend
-from tpy_data.backends.openvino.settings import model_settings
-from tpy_data.backends.parameter_values import operator_libraries
+from tpy_backends import file_backend
+from tpy_backends.openvino.settings import model_settings
+from tpy_backends.parameter_values import operator_libraries
+from tpy_backends.tensorflow.settings import read_init_ops
 from tpy_data.backends.python.environment.interpreters import Environments
-from tpy_data.backends.tensorflow.settings import read_init_ops
 from tpy_data.engine.loading.model_files import read_beside, read_labels
 from tpy_data.strategies import find_strategy
 from tpy_platforms.openai.templates import read_template, template_of

@@ -40,9 +40,9 @@ from tpy.config.model_config import (
 from tpy.errors import Internal, InvalidArgument, Unavailable, Unsupported
 from tpy.messages import DataType
 from tpy.testing import HostedInstance, HostedModel, batch_of, request_of
-from tpy_data.backends.onnxruntime import create
-from tpy_data.backends.onnxruntime.session import OnnxSession, from_runtime, to_runtime
-from tpy_data.backends.onnxruntime.settings import SessionSettings
+from tpy_backends.onnxruntime import create
+from tpy_backends.onnxruntime.session import OnnxSession, from_runtime, to_runtime
+from tpy_backends.onnxruntime.settings import SessionSettings
 
 BARE = ModelConfig(name="m", backend="onnxruntime")
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)
@@ -113,7 +113,7 @@ import sys, time
 from pathlib import Path
 from tpy.backend import BackendSettings, ModelContext
 from tpy.config import ModelConfig
-from tpy_data.backends.onnxruntime import create
+from tpy_backends.onnxruntime import create
 backend = create(BackendSettings(name="onnxruntime"))
 root = Path(sys.argv[1])
 def context(config):
@@ -447,7 +447,7 @@ def test_bf16_memory_outlives_the_session(backend: Backend, tmp_path: Path) -> N
 def test_onnxruntime_is_imported_with_the_first_model_only() -> None:
     program = (
         "import sys; from tpy_data.registry import BackendRegistry; r = BackendRegistry(); r.available(); "
-        "import tpy_data.backends.onnxruntime; assert 'onnxruntime' not in sys.modules; "
+        "import tpy_backends.onnxruntime; assert 'onnxruntime' not in sys.modules; "
         "r.get('onnxruntime'); assert 'onnxruntime' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
@@ -462,8 +462,8 @@ import os, sys
 from pathlib import Path
 from tpy.backend import BackendSettings, ModelContext
 from tpy.config import ModelConfig
-from tpy_data.backends.onnxruntime import create
-from tpy_data.backends.onnxruntime.session import from_runtime, to_runtime
+from tpy_backends.onnxruntime import create
+from tpy_backends.onnxruntime.session import from_runtime, to_runtime
 from tpy.errors import Internal
 config = {"enable-global-threadpool": "1", "intra_op_thread_count": "4"}
 backend = create(BackendSettings(name="onnxruntime", config=config))

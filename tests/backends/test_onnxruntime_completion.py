@@ -16,8 +16,8 @@ from tpy.config.model_config import (
 )
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType
-from tpy_data.backends.completion import complete
-from tpy_data.backends.signature import Signature, TensorInfo
+from tpy_backends.completion import complete
+from tpy_backends.signature import Signature, TensorInfo
 
 BARE = ModelConfig(name="m", backend="onnxruntime")
 

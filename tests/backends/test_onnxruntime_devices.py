@@ -27,13 +27,13 @@ from tpy.errors import Internal, InvalidArgument, Unavailable
 from tpy.limits import CUDA_GRAPHS_MAX
 from tpy.messages import DataType, MemoryType, Residency, Tensor
 from tpy.testing import FakeDevice, SampleRequest, batch_of
-from tpy_data.backends.onnxruntime import device_instance, session
-from tpy_data.backends.onnxruntime.device_instance import DeviceOnnxInstance, OnDevice
-from tpy_data.backends.onnxruntime.instance import OnnxInstance
-from tpy_data.backends.onnxruntime.model import OnnxModel
-from tpy_data.backends.onnxruntime.providers import CPU, CUDA, TENSORRT, captures, providers_for
-from tpy_data.backends.onnxruntime.session import OnnxSession
-from tpy_data.backends.onnxruntime.settings import OnnxRuntimeConfig, SessionSettings
+from tpy_backends.onnxruntime import device_instance, session
+from tpy_backends.onnxruntime.device_instance import DeviceOnnxInstance, OnDevice
+from tpy_backends.onnxruntime.instance import OnnxInstance
+from tpy_backends.onnxruntime.model import OnnxModel
+from tpy_backends.onnxruntime.providers import CPU, CUDA, TENSORRT, captures, providers_for
+from tpy_backends.onnxruntime.session import OnnxSession
+from tpy_backends.onnxruntime.settings import OnnxRuntimeConfig, SessionSettings
 
 from . import onnx_models
 
@@ -282,7 +282,7 @@ class TestGraphs:
 
     def test_no_more_graphs_than_there_may_be(self, bound: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
         assert CUDA_GRAPHS_MAX >= 8
-        monkeypatch.setattr("tpy_data.backends.onnxruntime.graphs.CUDA_GRAPHS_MAX", 1)
+        monkeypatch.setattr("tpy_backends.onnxruntime.graphs.CUDA_GRAPHS_MAX", 1)
         for _ in range(2):
             self.twice(bound, 1.0)
             self.twice(bound, 1.0, 2.0)
@@ -347,7 +347,7 @@ class TestModels:
             found.append(dict(chosen[0][1]))
             return ((CPU, {key: value for key, value in chosen[0][1].items() if key == "enable_cuda_graph"}),)
 
-        monkeypatch.setattr("tpy_data.backends.onnxruntime.model.providers_for", open_on_cpu)
+        monkeypatch.setattr("tpy_backends.onnxruntime.model.providers_for", open_on_cpu)
         monkeypatch.setattr("tests.backends.test_onnxruntime_devices.FakeStreams.handle", 99)
         monkeypatch.setattr(FakeDevice, "stream", lambda device: FakeStreams(device))
         return found
@@ -403,7 +403,7 @@ class TestModels:
     def test_models_whose_tensors_pass_through_the_host(
         self, tmp_path: Path, opened: list[dict[str, str]], config: ModelConfig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("tpy_data.backends.onnxruntime.model.validate", lambda config, signature: None)
+        monkeypatch.setattr("tpy_backends.onnxruntime.model.validate", lambda config, signature: None)
         model, _ = self.model(tmp_path, config, FakeDevice())
         assert type(model.create_instance(self.ON_GPU)) is OnnxInstance
         assert opened == [{"device_id": "0"}]

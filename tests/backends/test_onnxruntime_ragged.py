@@ -17,7 +17,7 @@ from tpy.config.model_config import BatchInput, BatchInputKind, BatchOutput, Ins
 from tpy.errors import Internal, InvalidArgument
 from tpy.messages import DataType
 from tpy.testing import HostedModel, request_of
-from tpy_data.backends.onnxruntime import create
+from tpy_backends.onnxruntime import create
 
 Kind = BatchInputKind
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)

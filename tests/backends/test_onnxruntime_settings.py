@@ -17,8 +17,8 @@ from tpy.config.model_config import (
     OptimizationGraph,
 )
 from tpy.errors import InvalidArgument, TpyError, Unsupported
-from tpy_data.backends.onnxruntime.providers import CPU, CUDA, OPENVINO, TENSORRT, Provider, providers_for
-from tpy_data.backends.onnxruntime.settings import OnnxRuntimeConfig, SessionSettings, backend_config, session_settings
+from tpy_backends.onnxruntime.providers import CPU, CUDA, OPENVINO, TENSORRT, Provider, providers_for
+from tpy_backends.onnxruntime.settings import OnnxRuntimeConfig, SessionSettings, backend_config, session_settings
 
 EVERYTHING = (TENSORRT, CUDA, OPENVINO, CPU)
 

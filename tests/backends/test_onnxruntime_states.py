@@ -28,7 +28,7 @@ from tpy.errors import Internal, InvalidArgument
 from tpy.messages import DataType
 from tpy.testing.hosting import HostedInstance, HostedModel
 from tpy.testing.requests import SampleRequest, request_of
-from tpy_data.backends.onnxruntime import create
+from tpy_backends.onnxruntime import create
 
 from . import onnx_models
 

@@ -15,10 +15,10 @@ from tpy.config.model_config import ModelInput, ModelOutput, TensorReshape
 from tpy.errors import InvalidArgument, Unsupported
 from tpy.messages import DataType
 from tpy.testing import HostedModel
-from tpy_data.backends.onnxruntime import create
-from tpy_data.backends.onnxruntime.session import tensor_info
-from tpy_data.backends.signature import Signature, TensorInfo
-from tpy_data.backends.validation import validate
+from tpy_backends.onnxruntime import create
+from tpy_backends.onnxruntime.session import tensor_info
+from tpy_backends.signature import Signature, TensorInfo
+from tpy_backends.validation import validate
 
 ZIPMAP = (
     " A classifier of scikit-learn has it from ZipMap: convert it again with options={'zipmap': False}, as "

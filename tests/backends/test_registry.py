@@ -126,7 +126,7 @@ def test_a_factory_that_raises_is_reported_and_tried_again(install: Callable[[st
 
 
 def test_the_extra_to_install_is_named_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [name for name in sys.modules if name.startswith("tpy_data.backends.onnxruntime.")]:
+    for module in [name for name in sys.modules if name.startswith("tpy_backends.onnxruntime.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(Unavailable, match="pip install onnxruntime-gpu"):

@@ -15,7 +15,7 @@ from tests.backends.hosted import context_of
 from tpy.backend import Backend, BackendSettings
 from tpy.config import ModelConfig
 from tpy.errors import Internal, InvalidArgument, TpyError
-from tpy_data.backends.contents import contents_of, other_contents
+from tpy_backends.contents import contents_of, other_contents
 
 ONNX = onnx_models.matmul()
 TFLITE = b"\x1c\0\0\0TFL3" + bytes(200)

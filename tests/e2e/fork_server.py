@@ -58,7 +58,7 @@ _IMPORTED = {
         "tpy_platforms.tensorflow_serving.rest",
         "tpy_platforms.torchserve.frontend",
         "tpy_platforms.vertex_ai.frontend",
-        "tpy_data.backends.onnxruntime.backend",
+        "tpy_backends.onnxruntime.backend",
         "tpy_data.engine.runtimes.ensemble_runtime",
     ),
     "pages": (

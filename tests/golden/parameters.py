@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_FOLDERS = {"src": ("tpy/config", "tpy/backend"), "data": ("tpy_data", "tpy_native")}
+_FOLDERS = {"src": ("tpy/config", "tpy/backend"), "data": ("tpy_backends", "tpy_data", "tpy_native")}
 
 
 class _Module:

@@ -37,9 +37,9 @@ KEEP = Residency(outputs=None)
 
 def instance_of(devices: Devices, tmp_path: Path, content: bytes, **options: str) -> ModelInstance:
     """An instance of a model with one input and one output of three floats; `options` are those of the CUDA provider."""
-    from tpy_data.backends.onnxruntime.model import OnnxModel
-    from tpy_data.backends.onnxruntime.session import start_runtime
-    from tpy_data.backends.onnxruntime.settings import OnnxRuntimeConfig
+    from tpy_backends.onnxruntime.model import OnnxModel
+    from tpy_backends.onnxruntime.session import start_runtime
+    from tpy_backends.onnxruntime.settings import OnnxRuntimeConfig
 
     start_runtime(OnnxRuntimeConfig())
     accelerators = ExecutionAccelerators(gpu_execution_accelerator=(ExecutionAccelerator(name="cuda", parameters=options),))

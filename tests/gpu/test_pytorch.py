@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch with CUDA")
 def test_a_script_answers_as_on_the_cpu(devices: Devices, tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a build of PyTorch with CUDA")
-    from tpy_data.backends.pytorch import create
+    from tpy_backends.pytorch import create
 
     version = tmp_path / "m" / "1"
     version.mkdir(parents=True)

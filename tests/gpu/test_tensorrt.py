@@ -15,8 +15,8 @@ from tpy.config.model_config import InstanceGroup, InstanceKind, Optimization, O
 from tpy.devices import Devices
 from tpy.errors import Unavailable
 from tpy.testing import HostedModel, request_of
-from tpy_data.backends.tensorrt import create
-from tpy_data.backends.tensorrt.library import find_library, make_logger
+from tpy_backends.tensorrt import create
+from tpy_backends.tensorrt.library import find_library, make_logger
 
 WEIGHTS = np.arange(64, dtype=np.float32).reshape(16, 4)
 

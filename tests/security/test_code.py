@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import tpy
+import tpy_backends
 import tpy_cloud
 import tpy_control
 import tpy_data
@@ -22,7 +23,7 @@ import tpy_platforms
 import tpy_tools
 from tests.pace import at_pace
 
-PACKAGES = (tpy, tpy_cloud, tpy_control, tpy_data, tpy_native, tpy_platforms, tpy_tools)
+PACKAGES = (tpy, tpy_backends, tpy_cloud, tpy_control, tpy_data, tpy_native, tpy_platforms, tpy_tools)
 FORBIDDEN_MODULES = {
     "pickle",
     "cPickle",
@@ -104,7 +105,7 @@ def _modules(package: ModuleType) -> Iterator[str]:
 def _patterns() -> dict[str, re.Pattern[str] | re.Pattern[bytes]]:
     """Every regular expression that a module of ours holds."""
     found: dict[str, re.Pattern[str] | re.Pattern[bytes]] = {}
-    for package in (tpy, tpy_cloud, tpy_control, tpy_platforms, tpy_tools):
+    for package in (tpy, tpy_backends, tpy_cloud, tpy_control, tpy_platforms, tpy_tools):
         for name in _modules(package):
             for variable, value in vars(importlib.import_module(name)).items():
                 if isinstance(value, re.Pattern):

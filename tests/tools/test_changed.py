@@ -43,7 +43,7 @@ def test_the_map_names_what_is_there() -> None:
 
 def test_only_what_the_tests_use_is_installed() -> None:
     assert packages_of(suites_of_changes(["data/tpy_data/engine/data_plane.py"])) == []
-    assert packages_of(suites_of_changes(["data/tpy_data/backends/pytorch/model.py"])) == ["torch"]
+    assert packages_of(suites_of_changes(["data/tpy_backends/pytorch/model.py"])) == ["torch"]
     assert packages_of(["tests/e2e/test_example_ocr.py", "tests/e2e/test_cache.py"]) == ["ocr"]
     everything = packages_of(["tests"])
     stamps = re.findall(r"\$\(VENV\)/\.tpy-([a-z]+)-setup", (_ROOT / "Makefile").read_text())

@@ -14,8 +14,8 @@ import pytest
 from tpy.cli import main
 from tpy.doctor import DoctorFinding, Verdict
 from tpy.units import MIB
-from tpy_data.backends.onnxruntime.packages import installed_packages, package_clash
 from tpy_data.gpus import Gpu, GpuInventory
+from tpy_data.onnxruntime_packages import installed_packages, package_clash
 from tpy_native import doctor as compiled
 from tpy_tools.commands import doctor_backends
 from tpy_tools.commands import doctor_machine as doctor

@@ -14,7 +14,7 @@ from tpy.backend.engine import Delta, Logprob
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType, Tensor
-from tpy_data.backends.openvino_genai.text import TextOfTokens
+from tpy_backends.openvino_genai.text import TextOfTokens
 from tpy_data.generation.core.answering import GeneratedAnswer
 from tpy_data.generation.core.asking import RETURNS, Asked, asked_of, cost_of, with_inputs_and_outputs
 from tpy_data.generation.core.cost import Cost

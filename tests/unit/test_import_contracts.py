@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "tpy": ROOT / "src",
+    "tpy_backends": ROOT / "data",
     "tpy_cloud": ROOT / "control",
     "tpy_control": ROOT / "control",
     "tpy_data": ROOT / "data",

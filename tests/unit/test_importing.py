@@ -104,7 +104,7 @@ from tpy.__main__ import main
 def tell():
     for name, module in sorted(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
-        ours = ("tpy", "tpy_cloud", "tpy_control", "tpy_data", "tpy_native", "tpy_platforms", "tpy_tools")
+        ours = ("tpy", "tpy_backends", "tpy_cloud", "tpy_control", "tpy_data", "tpy_native", "tpy_platforms", "tpy_tools")
         own = name.partition(".")[0] in ours and path.endswith(".py")
         print("imported", name, len(open(path).readlines()) if own else 0)
 
@@ -125,6 +125,6 @@ def test_a_server_with_one_model_imports_what_it_needs(tmp_path: Path) -> None:
         process.terminate()
         output, _ = process.communicate(timeout=60)
     imported = {name: int(lines) for name, lines in re.findall(r"^imported (\S+) (\d+)$", output, re.MULTILINE)}
-    assert "tpy_data.backends.onnxruntime.session" in imported
+    assert "tpy_backends.onnxruntime.session" in imported
     assert [name for name in imported if name.startswith(tuple(f"{each}." for each in NOT_NEEDED)) or name in NOT_NEEDED] == []
     assert sum(imported.values()) <= LINES_MAX

@@ -18,17 +18,17 @@ _DEVICES = "memory of a device, which has no strings"
 _NUMBERS = "behind a look at the datatype: numbers only"
 _VIEWS = "views over bytes"
 NUMBERS_ONLY = {
-    "data/tpy_data/backends/onnxruntime/device_instance.py": _DEVICES,
-    "data/tpy_data/backends/onnxruntime/graphs.py": _DEVICES,
-    "data/tpy_data/backends/openvino/model.py": _NUMBERS,
+    "data/tpy_backends/onnxruntime/device_instance.py": _DEVICES,
+    "data/tpy_backends/onnxruntime/graphs.py": _DEVICES,
+    "data/tpy_backends/openvino/model.py": _NUMBERS,
     "data/tpy_data/backends/python/protocol/device_tensors.py": _DEVICES,
     "data/tpy_data/backends/python/protocol/small.py": _NUMBERS,
     "data/tpy_data/backends/python/worker/core/batch.py": _NUMBERS,
     "data/tpy_data/backends/python/worker/device_buffer.py": _DEVICES,
     "data/tpy_data/backends/python/worker/dlpack.py": _DEVICES,
     "data/tpy_data/backends/python/worker/segments.py": _VIEWS,
-    "data/tpy_data/backends/pytorch/transfer.py": _DEVICES,
-    "data/tpy_data/backends/tensorrt/buffers.py": _DEVICES,
+    "data/tpy_backends/pytorch/transfer.py": _DEVICES,
+    "data/tpy_backends/tensorrt/buffers.py": _DEVICES,
     "src/tpy/devices/array.py": _DEVICES,
     "src/tpy/devices/devices.py": _DEVICES,
     "src/tpy/frontends/grpc/codec/response.py": _NUMBERS,

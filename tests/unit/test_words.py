@@ -136,6 +136,7 @@ def test_the_map_of_packages_is_complete() -> None:
     listed = re.findall(r"^\| `(tpy[\w.]*)` \|", page, re.MULTILINE)
     folders = {
         "tpy": "src",
+        "tpy_backends": "data",
         "tpy_cloud": "control",
         "tpy_control": "control",
         "tpy_data": "data",

@@ -10,7 +10,7 @@ import pytest
 from tests.vllm.place import MODEL
 from tpy.backend.engine import Engine, EngineRequest
 from tpy.testing.engine_conformance import EngineConformance, EngineUnderTest
-from tpy_data.backends.vllm.arguments import EngineArguments
+from tpy_backends.vllm.arguments import EngineArguments
 
 pytest.importorskip("vllm")
 
@@ -26,7 +26,7 @@ ARGUMENTS: dict[str, Any] = {
 
 
 def _create() -> Engine:
-    from tpy_data.backends.vllm.engine import VllmEngine
+    from tpy_backends.vllm.engine import VllmEngine
 
     return VllmEngine(EngineArguments(engine=ARGUMENTS, adapters={}, logs_stats=False), "under test", pytest.fail)
 

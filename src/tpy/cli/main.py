@@ -70,7 +70,7 @@ def _serve(directories: Sequence[str], given: Mapping[str, tuple[str, ...]], *, 
     from tpy.cli.serve import serve as run
     from tpy.cli.serve_options import server_options
     from tpy.cli.serve_target import serve_target
-    from tpy_data.backends.onnxruntime.packages import package_clash
+    from tpy_data.onnxruntime_packages import package_clash
 
     with ExitStack() as targets:
         given = dict(given)

@@ -31,7 +31,7 @@ from tpy.telemetry.log_writer import LogFile, LogStream, LogWriter, write_at_onc
 
 _log = logging.getLogger(__name__)
 
-_OURS = ("tpy", "tpy_cloud", "tpy_control", "tpy_data", "tpy_native", "tpy_platforms")
+_OURS = ("tpy", "tpy_backends", "tpy_cloud", "tpy_control", "tpy_data", "tpy_native", "tpy_platforms")
 _LIBRARIES = ("hypercorn", "quart")
 """Their warnings concern an operator, the rest does not."""
 

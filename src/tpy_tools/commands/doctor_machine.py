@@ -27,7 +27,7 @@ from tpy.limits import (
     OPEN_FILES_WANTED,
 )
 from tpy.units import MIB
-from tpy_data.backends.onnxruntime.packages import GPU, installed_packages, package_clash
+from tpy_data.onnxruntime_packages import GPU, installed_packages, package_clash
 from tpy_tools.commands.doctor_backends import backends, checks, disks, version_of
 
 _CGROUPS = Path("/sys/fs/cgroup")

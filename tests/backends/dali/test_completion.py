@@ -11,9 +11,9 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import DynamicBatching, ModelInput, ModelOutput, TensorReshape
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType
-from tpy_data.backends.dali.completion import complete, validate
-from tpy_data.backends.dali.description import PipelineDescription, PipelineTensor
-from tpy_data.backends.dali.settings import backend_config, model_settings
+from tpy_backends.dali.completion import complete, validate
+from tpy_backends.dali.description import PipelineDescription, PipelineTensor
+from tpy_backends.dali.settings import backend_config, model_settings
 
 PIPELINE = PipelineDescription(
     inputs=(

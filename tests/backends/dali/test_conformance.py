@@ -14,7 +14,7 @@ from tpy.testing.conformance import BackendConformance, BackendUnderTest
 pytest.importorskip("nvidia.dali", reason="needs DALI: make test-backends")
 
 from tests.backends.dali import models  # imports DALI
-from tpy_data.backends.dali import create
+from tpy_backends.dali import create
 
 PICTURES = {colour: models.jpeg(colour, (40, 30)) for colour in ((255, 0, 0), (0, 255, 0), (0, 0, 255))}
 

@@ -22,7 +22,7 @@ pytest.importorskip("nvidia.dali", reason="needs DALI: make test-backends")
 
 from tests.backends.dali import models  # imports DALI
 from tests.backends.dali.models import config
-from tpy_data.backends.dali import create, source
+from tpy_backends.dali import create, source
 
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)
 ENCODED = ModelInput(name="DALI_INPUT_0", data_type=DataType.UINT8, dims=(-1,), allow_ragged_batch=True)
@@ -258,7 +258,7 @@ from tests.backends.hosted import completed, context_of, run
 from tpy.backend import BackendSettings
 from tpy.errors import Internal
 from tpy.testing import HostedModel
-from tpy_data.backends.dali import create
+from tpy_backends.dali import create
 
 backend = create(BackendSettings(name="dali"))
 other = completed(backend, python_file(Path(sys.argv[1]), models.DOUBLING))

@@ -28,7 +28,7 @@ from sklearn import ensemble
 
 from tests.backends.fil import models  # imports xgboost and lightgbm
 from tests.backends.fil.models import BINARY, CASES, CLASSES, FEATURES, ROWS, VALUES, config
-from tpy_data.backends.fil import create
+from tpy_backends.fil import create
 
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)
 MATRIX = inputs(("input__0", DataType.FP32, (FEATURES,)))

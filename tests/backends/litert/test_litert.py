@@ -22,7 +22,7 @@ pytest.importorskip("tensorflow", reason="needs TensorFlow, which converts the m
 
 from tests.backends.litert import models  # imports tensorflow
 from tests.backends.litert.models import config
-from tpy_data.backends.litert import create
+from tpy_backends.litert import create
 from tpy_data.registry import BackendRegistry
 
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)

@@ -19,7 +19,7 @@ openvino = pytest.importorskip("openvino", reason="needs OpenVINO: make test-bac
 from openvino import opset13 as ops  # noqa: E402
 
 from tests.backends.openvino import models  # noqa: E402  # imports openvino
-from tpy_data.backends.openvino import create  # noqa: E402
+from tpy_backends.openvino import create  # noqa: E402
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 

@@ -22,8 +22,8 @@ from openvino import opset13 as ops  # noqa: E402
 from tests.backends import onnx_models  # noqa: E402
 from tests.backends.openvino import models  # noqa: E402  # imports openvino
 from tests.backends.openvino.models import config  # noqa: E402
-from tpy_data.backends.openvino import create  # noqa: E402
-from tpy_data.backends.openvino.model import OpenVinoModel  # noqa: E402
+from tpy_backends.openvino import create  # noqa: E402
+from tpy_backends.openvino.model import OpenVinoModel  # noqa: E402
 
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)
 NET = config(input=inputs(("x", DataType.FP32, (2,))), output=outputs(("y", DataType.FP32, (2,))), max_batch_size=4)

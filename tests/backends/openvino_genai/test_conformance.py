@@ -7,13 +7,13 @@ import pytest
 from tests.backends.openvino_genai.smollm2 import gguf_file
 from tpy.backend.engine import Engine, EngineRequest
 from tpy.testing.engine_conformance import EngineConformance, EngineUnderTest
-from tpy_data.backends.openvino_genai.model_folder import LanguageModelFacts
-from tpy_data.backends.openvino_genai.settings import EngineSettings
+from tpy_backends.openvino_genai.model_folder import LanguageModelFacts
+from tpy_backends.openvino_genai.settings import EngineSettings
 
 
 def _create() -> Engine:
     path = gguf_file()
-    from tpy_data.backends.openvino_genai.engine import GenAiEngine
+    from tpy_backends.openvino_genai.engine import GenAiEngine
 
     settings = EngineSettings(num_kv_blocks=256, max_num_seqs=4, max_num_batched_tokens=256, max_model_len=1000)
     return GenAiEngine(LanguageModelFacts(path=path, context=8192, vocabulary=49_152), "CPU", settings, {})

@@ -14,9 +14,9 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter
 from tpy.errors import InvalidArgument, TpyError, Unavailable
 from tpy.units import GIB, MIB
-from tpy_data.backends.openvino_genai.gguf import read_metadata
-from tpy_data.backends.openvino_genai.model_folder import LanguageModelFacts, facts_of
-from tpy_data.backends.openvino_genai.settings import settings_of
+from tpy_backends.openvino_genai.gguf import read_metadata
+from tpy_backends.openvino_genai.model_folder import LanguageModelFacts, facts_of
+from tpy_backends.openvino_genai.settings import settings_of
 
 U32, STRING, ARRAY = 4, 8, 9
 Q4_0, Q5_K = 2, 13

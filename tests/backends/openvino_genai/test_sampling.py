@@ -13,7 +13,7 @@ from tpy.limits import ENGINE_GRAMMAR_BYTES_MAX, ENGINE_GRAMMAR_DEPTH_MAX, ENGIN
 
 genai = pytest.importorskip("openvino_genai")
 
-from tpy_data.backends.openvino_genai.sampling import generation_config, is_of_inference, keeps_stop, reason_of  # noqa: E402
+from tpy_backends.openvino_genai.sampling import generation_config, is_of_inference, keeps_stop, reason_of  # noqa: E402
 from tpy_data.generation.core.values import stop_strings  # noqa: E402
 
 

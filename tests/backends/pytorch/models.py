@@ -14,7 +14,7 @@ import torch
 from tests.backends.hosted import Log, completed, context_of, inputs, outputs, parameters, run  # noqa: F401  # for the tests
 from tpy.backend import Backend, BackendSettings
 from tpy.config import ModelConfig
-from tpy_data.backends.pytorch import create
+from tpy_backends.pytorch import create
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 

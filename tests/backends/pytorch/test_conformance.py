@@ -18,7 +18,7 @@ from tpy.testing.conformance import BackendConformance, BackendUnderTest
 torch = pytest.importorskip("torch", reason="needs PyTorch: make setup-torch")
 
 from tests.backends.pytorch import models  # noqa: E402  # imports torch
-from tpy_data.backends.pytorch import create  # noqa: E402
+from tpy_backends.pytorch import create  # noqa: E402
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 TABLE = np.array([[10, 11], [20, 21], [30, 31]], np.float32)

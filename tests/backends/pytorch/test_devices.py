@@ -19,8 +19,8 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make setup-torch")
 
 from tests.backends.pytorch import models  # noqa: E402  # imports torch
 from tests.backends.pytorch.models import config, context_of, inputs, outputs  # noqa: E402
-from tpy_data.backends.pytorch.script import ScriptProgram  # noqa: E402
-from tpy_data.backends.pytorch.transfer import DeviceTransfer  # noqa: E402
+from tpy_backends.pytorch.script import ScriptProgram  # noqa: E402
+from tpy_backends.pytorch.transfer import DeviceTransfer  # noqa: E402
 
 ON_GPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_GPU)
 NET = config(

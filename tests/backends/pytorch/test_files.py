@@ -24,9 +24,9 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make setup-torch")
 
 from tests.backends.pytorch import models  # noqa: E402  # imports torch
 from tests.backends.pytorch.models import completed, config, context_of, inputs, outputs, run  # noqa: E402
-from tpy_data.backends.pytorch import create  # noqa: E402
-from tpy_data.backends.pytorch.archive import FileKind, file_kind  # noqa: E402
-from tpy_data.backends.pytorch.exported import ExportedProgram  # noqa: E402
+from tpy_backends.pytorch import create  # noqa: E402
+from tpy_backends.pytorch.archive import FileKind, file_kind  # noqa: E402
+from tpy_backends.pytorch.exported import ExportedProgram  # noqa: E402
 
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)
 IMAGE = (3, 8, 8)
@@ -214,7 +214,7 @@ class TestWrongFiles:
             backend.load(context)
 
     def test_pytorch_is_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in [name for name in sys.modules if name.startswith("tpy_data.backends.pytorch.")]:
+        for module in [name for name in sys.modules if name.startswith("tpy_backends.pytorch.")]:
             monkeypatch.delitem(sys.modules, module)
         monkeypatch.setitem(sys.modules, "torch", None)
         with pytest.raises(Unavailable, match=r"backend 'pytorch' needs PyTorch, .* install it with tpy's extra `torch`"):

@@ -24,8 +24,8 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make setup-torch")
 
 from tests.backends.pytorch import models  # noqa: E402  # imports torch
 from tests.backends.pytorch.models import config, context_of, inputs, outputs, run  # noqa: E402
-from tpy_data.backends.pytorch.script import ScriptProgram  # noqa: E402
-from tpy_data.backends.pytorch.tensors import TORCH_OF, to_array, to_tensor  # noqa: E402
+from tpy_backends.pytorch.script import ScriptProgram  # noqa: E402
+from tpy_backends.pytorch.tensors import TORCH_OF, to_array, to_tensor  # noqa: E402
 
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)
 PAIR = config(input=inputs(("x", DataType.FP32, (2,))), output=outputs(("OUTPUT__0", DataType.FP32, (2,))))

@@ -20,8 +20,8 @@ from tpy.config.model_config import (
 )
 from tpy.errors import InvalidArgument, Unsupported
 from tpy.messages import DataType
-from tpy_data.backends.pytorch.names import input_positions, output_positions
-from tpy_data.backends.pytorch.signature import ModuleInput, ModuleOutput, ModuleSignature, read_call_spec
+from tpy_backends.pytorch.names import input_positions, output_positions
+from tpy_backends.pytorch.signature import ModuleInput, ModuleOutput, ModuleSignature, read_call_spec
 
 TWO = ModuleSignature(inputs=(ModuleInput(name="image"), ModuleInput(name="mask")), outputs=(ModuleOutput(), ModuleOutput()))
 OPEN = ModuleSignature(inputs=(ModuleInput(name="image"),))

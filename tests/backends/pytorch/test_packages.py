@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make setup-torch")
 
 from tests.backends.pytorch import models  # noqa: E402  # imports torch
 from tests.backends.pytorch.models import config, context_of, inputs, outputs, run  # noqa: E402
-from tpy_data.backends.pytorch.archive import FileKind, file_kind  # noqa: E402
+from tpy_backends.pytorch.archive import FileKind, file_kind  # noqa: E402
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)

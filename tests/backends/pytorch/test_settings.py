@@ -16,16 +16,16 @@ from tpy.errors import InvalidArgument, Unsupported
 from tpy.messages import DataType
 from tpy.testing import HostedModel
 from tpy.testing.resources import measure
-from tpy_data.backends.pytorch.signature import ModuleInput, ModuleOutput, ModuleSignature
+from tpy_backends.pytorch.signature import ModuleInput, ModuleOutput, ModuleSignature
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make setup-torch")
 
 from tests.backends.pytorch import models  # noqa: E402  # imports torch
 from tests.backends.pytorch.models import Log, config, context_of, inputs, outputs, run  # noqa: E402
-from tpy_data.backends.pytorch import model as model_module  # noqa: E402
-from tpy_data.backends.pytorch.archive import FileKind  # noqa: E402
-from tpy_data.backends.pytorch.model import INTEROP_THREADS, SETTERS, ProcessSettings  # noqa: E402
-from tpy_data.backends.pytorch.settings import PyTorchModelSettings, model_settings, without_meaning  # noqa: E402
+from tpy_backends.pytorch import model as model_module  # noqa: E402
+from tpy_backends.pytorch.archive import FileKind  # noqa: E402
+from tpy_backends.pytorch.model import INTEROP_THREADS, SETTERS, ProcessSettings  # noqa: E402
+from tpy_backends.pytorch.settings import PyTorchModelSettings, model_settings, without_meaning  # noqa: E402
 
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)
 

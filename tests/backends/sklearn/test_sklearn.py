@@ -37,7 +37,7 @@ from sklearn import (
 )
 from skops import io
 
-from tpy_data.backends.sklearn import create
+from tpy_backends.sklearn import create
 
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)
 ROWS = np.random.default_rng(1).standard_normal((60, 4))
@@ -336,7 +336,7 @@ from pathlib import Path
 from tests.backends.hosted import context_of
 from tpy.backend import BackendSettings
 from tpy.config import ModelConfig
-from tpy_data.backends.sklearn import create
+from tpy_backends.sklearn import create
 
 backend = create(BackendSettings(name="sklearn"))
 assert backend.capabilities.version

@@ -18,7 +18,7 @@ from tpy.testing.conformance import BackendConformance, BackendUnderTest
 pytest.importorskip("tensorflow", reason="needs TensorFlow: make test-backends")
 
 from tests.backends.tensorflow import models  # imports tensorflow
-from tpy_data.backends.tensorflow import create
+from tpy_backends.tensorflow import create
 
 _SCALAR = TensorReshape(shape=())
 Arrays = Mapping[str, np.ndarray[Any, Any]]

@@ -27,10 +27,10 @@ tf = pytest.importorskip("tensorflow", reason="needs TensorFlow: make test-backe
 
 from tests.backends.tensorflow import models  # noqa: E402  # imports tensorflow
 from tests.backends.tensorflow.models import config  # noqa: E402
-from tpy_data.backends.tensorflow import create  # noqa: E402
-from tpy_data.backends.tensorflow.graph import LoadedGraph  # noqa: E402
-from tpy_data.backends.tensorflow.model import TensorFlowModel  # noqa: E402
-from tpy_data.backends.tensorflow.settings import TensorFlowConfig, model_settings  # noqa: E402
+from tpy_backends.tensorflow import create  # noqa: E402
+from tpy_backends.tensorflow.graph import LoadedGraph  # noqa: E402
+from tpy_backends.tensorflow.model import TensorFlowModel  # noqa: E402
+from tpy_backends.tensorflow.settings import TensorFlowConfig, model_settings  # noqa: E402
 
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)
 GATHERING: dict[str, Any] = {

@@ -15,8 +15,8 @@ from tpy.config.model_config import InstanceGroup, InstanceKind, ModelInput, Mod
 from tpy.devices import Devices
 from tpy.messages import DataType
 from tpy.testing import FakeDevice
-from tpy_data.backends.tensorrt.backend import TensorRTBackend
-from tpy_data.backends.tensorrt.settings import backend_config
+from tpy_backends.tensorrt.backend import TensorRTBackend
+from tpy_backends.tensorrt.settings import backend_config
 
 FP32 = DataType.FP32
 Kinds = Mapping[str, tuple[DataType, tuple[int, ...]]]

@@ -19,9 +19,9 @@ from tpy.config.model_config import (
     StrategyOldest,
 )
 from tpy.errors import InvalidArgument
-from tpy_data.backends.tensorrt.graph_specs import GraphShapes, closest, graph_specs
-from tpy_data.backends.tensorrt.profiles import choose, distance, refusal
-from tpy_data.backends.tensorrt.signature import Extent, OptimizationProfile
+from tpy_backends.tensorrt.graph_specs import GraphShapes, closest, graph_specs
+from tpy_backends.tensorrt.profiles import choose, distance, refusal
+from tpy_backends.tensorrt.signature import Extent, OptimizationProfile
 
 SIZES = st.integers(1, 6)
 SHAPES = st.tuples(SIZES, SIZES)

@@ -29,9 +29,9 @@ from tpy.config.model_config import (
 from tpy.devices import NO_DEVICES
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable, Unsupported
 from tpy.messages import DataType
-from tpy_data.backends.tensorrt import create
-from tpy_data.backends.tensorrt.library import find_library
-from tpy_data.backends.tensorrt.plan import built_by, explain
+from tpy_backends.tensorrt import create
+from tpy_backends.tensorrt.library import find_library
+from tpy_backends.tensorrt.plan import built_by, explain
 
 BARE = ModelConfig(
     name="m",

@@ -21,10 +21,10 @@ from tpy.backend import BackendSettings
 from tpy.devices.cuda import load_driver
 from tpy.errors import TpyError, Unavailable
 from tpy.messages import DataType
-from tpy_data.backends.tensorrt import create
-from tpy_data.backends.tensorrt.library import MODULES, find_library, make_logger
-from tpy_data.backends.tensorrt.plan import FLAGS, built_by, deserialize, read_plan
-from tpy_data.backends.tensorrt.signature import DATATYPES
+from tpy_backends.tensorrt import create
+from tpy_backends.tensorrt.library import MODULES, find_library, make_logger
+from tpy_backends.tensorrt.plan import FLAGS, built_by, deserialize, read_plan
+from tpy_backends.tensorrt.signature import DATATYPES
 
 pytestmark = pytest.mark.skipif(
     not any(importlib.util.find_spec(name) for name in MODULES),

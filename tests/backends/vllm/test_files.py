@@ -12,8 +12,8 @@ from tpy.backend import BackendSettings, InstancePlacement, ModelContext
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind, ModelParameter
 from tpy.errors import InvalidArgument, TpyError, Unavailable
-from tpy_data.backends.vllm import create
-from tpy_data.backends.vllm.arguments import EngineArguments, arguments_of, require_known, visible_gpus
+from tpy_backends.vllm import create
+from tpy_backends.vllm.arguments import EngineArguments, arguments_of, require_known, visible_gpus
 
 
 def given(folder: Path, adapters: object = None, **arguments: Any) -> EngineArguments:

@@ -8,7 +8,7 @@ import pytest
 
 from tpy.backend.engine import EngineRequest
 from tpy.errors import InvalidArgument
-from tpy_data.backends.vllm.sampling import adapter_of, sampling_arguments
+from tpy_backends.vllm.sampling import adapter_of, sampling_arguments
 
 
 def asking(**sampling: Any) -> EngineRequest:

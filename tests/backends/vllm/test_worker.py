@@ -26,7 +26,7 @@ from tpy_data.backends.creation import BackendOrigin
 from tpy_data.backends.isolated import IsolatedBackend
 from tpy_data.generation.core.asking import with_inputs_and_outputs
 
-ORIGIN = BackendOrigin(entry_point="tpy_data.backends.vllm:create", described="this test")
+ORIGIN = BackendOrigin(entry_point="tpy_backends.vllm:create", described="this test")
 
 
 @pytest.fixture(scope="module")
