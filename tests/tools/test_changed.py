@@ -72,6 +72,7 @@ def test_a_package_is_run_with_its_tests() -> None:
         ("tools", {"tests/analyze", "tests/load", "tests/unit/importing", "tests/unit/test_command_table.py"}),
         ("platforms", {"tests/frontends/openai", "tests/frontends/mlflow", "tests/e2e/test_platforms.py"}),
         ("cloud", {"tests/control/test_cloud_core.py", "tests/e2e/test_cloud.py", "tests/e2e/test_cloud_copies.py"}),
+        ("backends", {"tests/backends"}),
         ("native", {"tests/native", "tests/strategies", "tests/cache/test_compiled.py"}),
     ],
 )

@@ -38,6 +38,7 @@ CANARIES = {
     "what loads compiled plug-ins sees contracts only": ("tpy_native/backend/backend.py", "import tpy_data.engine"),
     "the server never sees repositories in the cloud": ("tpy_control/run.py", "import tpy_cloud.source"),
     "repositories in the cloud see the seam of sources only": ("tpy_cloud/kind.py", "import tpy_control.plane"),
+    "the server never sees a backend over a framework": ("tpy_data/registry.py", "import tpy_backends.onnxruntime"),
     "tools ask a server, and only check, doctor and init look at its parts": (
         "tpy_tools/commands/infer_request.py",
         "import tpy_data.registry",

@@ -34,7 +34,7 @@ def _backend(entry_point: metadata.EntryPoint) -> DoctorFinding:
         advice = f"install what its package needs: {_origin(entry_point)}"
         return DoctorFinding(subject, Verdict.WARNING, f"cannot be imported ({type(error).__name__}: {error})", advice)
     if not isinstance(needs, Needs):
-        own = entry_point.value.startswith("tpy_data.")
+        own = entry_point.value.startswith(("tpy_backends.", "tpy_data."))
         return DoctorFinding(subject, Verdict.OK, "needs nothing more" if own else f"comes from {_origin(entry_point)}")
     found = [f"{name} {version}" for name in needs.distributions if (version := version_of(name))]
     if found:
