@@ -48,7 +48,7 @@ LOCAL_TOOLS = {
 help says runs the code in it, and `tpy infer` an array without objects. That of Ray writes YAML, and reads none; models of
 `tpy import` read some without objects."""
 
-BEHIND_A_SWITCH = {"backends/sklearn/files.py"}
+BEHIND_A_SWITCH = {"sklearn/files.py"}
 """Reads pickles if the operator of the server says so by a flag: neither a repository nor a client can."""
 
 FORBIDDEN_FUNCTIONS = {"eval", "exec", "compile", "os.system", "os.popen", "np.load", "tempfile.mktemp"}
@@ -105,7 +105,7 @@ def _modules(package: ModuleType) -> Iterator[str]:
 def _patterns() -> dict[str, re.Pattern[str] | re.Pattern[bytes]]:
     """Every regular expression that a module of ours holds."""
     found: dict[str, re.Pattern[str] | re.Pattern[bytes]] = {}
-    for package in (tpy, tpy_backends, tpy_cloud, tpy_control, tpy_platforms, tpy_tools):
+    for package in (tpy, tpy_cloud, tpy_control, tpy_platforms, tpy_tools):
         for name in _modules(package):
             for variable, value in vars(importlib.import_module(name)).items():
                 if isinstance(value, re.Pattern):
