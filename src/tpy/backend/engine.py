@@ -12,7 +12,7 @@ but `limits`, which is called once, before the first `add`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -46,7 +46,10 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to generate. `id` is the server's, and new. The prompt is text, or tokens if `prompt_token_ids` is there.
     `sampling` has the names and meanings of vLLM's SamplingParams; there is always `max_tokens`, and `n` sequences are asked for.
-    `logprobs`: those of the tokens are wanted."""
+    `logprobs`: those of the tokens are wanted.
+
+    With `pooling` the embedding of the prompt is asked for, and nothing is generated: its settings have the names and meanings of
+    vLLM's PoolingParams. Only an `EmbeddingBackend` gets such requests."""
 
     id: int
     prompt: str
@@ -55,6 +58,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 1
     max_tokens: int = 16
     logprobs: bool = False
+    pooling: Mapping[str, Any] | None = None
 
 
 class Logprob(NamedTuple):
@@ -72,6 +76,8 @@ class Delta(NamedTuple):
 
     `logprobs` has an entry for each token, the token that was chosen among them, by token; None if they were not asked for.
     `logprob` is the sum over the tokens.
+
+    A request with `pooling` has one delta, without tokens: the `embedding` with a `finish_reason`, or an error.
     """
 
     id: int
@@ -83,6 +89,7 @@ class Delta(NamedTuple):
     logprobs: Sequence[Mapping[int, Logprob]] | None = None
     logprob: float = 0.0
     error: TpyError | None = None
+    embedding: Sequence[float] | None = None
 
 
 class Engine(Protocol):
@@ -144,4 +151,14 @@ class EngineBackend(Protocol):
 
     def close(self) -> None:
         """As `Backend.close`."""
+        ...
+
+
+@runtime_checkable
+class EmbeddingBackend(Protocol):
+    """An EngineBackend may have this as well: one with models that give embeddings in place of text."""
+
+    def gives_embeddings(self, context: ModelContext) -> bool:
+        """Returns True for a model whose requests all have `pooling`. Called before `auto_complete` and before `load`. Raises
+        TpyError."""
         ...

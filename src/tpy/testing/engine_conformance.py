@@ -69,6 +69,7 @@ class RunningEngine:
                 n=request.n,
                 max_tokens=request.max_tokens,
                 logprobs=request.logprobs,
+                pooling=request.pooling,
             )
         )
         self.deltas[number] = []

@@ -20,6 +20,14 @@ def text_of(prompt: str, index: int, place: int) -> str:
     return f"{words[(place + index) % len(words)]} "
 
 
+EMBEDDING_SIZE = 4
+
+
+def embedding_of(prompt: str, dimensions: int = EMBEDDING_SIZE) -> list[float]:
+    """The embedding that a fake engine gives a prompt."""
+    return [float(len(prompt) % number) for number in range(2, EMBEDDING_SIZE + 2)][:dimensions]
+
+
 class _Sequence:
     def __init__(self, request: EngineRequest, index: int, prompt_tokens: int) -> None:
         self.request = request
@@ -38,6 +46,8 @@ class FakeEngine:
 
     Sequences wait for room in the order in which they came. Of the KV cache they have as many blocks as their tokens need now;
     when it is full, the youngest one gives its blocks up, and begins anew with what it has generated.
+
+    With `pooling` a prompt gets its embedding in the step in which it runs; of `dimensions` there are at most EMBEDDING_SIZE.
 
     `on_step` is called at the beginning of each step, and may raise, wait, or let virtual time pass.
     """
@@ -67,6 +77,9 @@ class FakeEngine:
             raise InvalidArgument("the prompt is empty")
         if tokens >= self._context:
             raise InvalidArgument(f"the prompt has {tokens} tokens, at most {self._context - 1} are taken")
+        dimensions = (request.pooling or {}).get("dimensions", EMBEDDING_SIZE)
+        if not 1 <= dimensions <= EMBEDDING_SIZE:
+            raise InvalidArgument(f"'dimensions' must be an integer from 1 to {EMBEDDING_SIZE}, got {dimensions}")
         self._waiting.extend([_Sequence(request, index, tokens) for index in range(request.n)])
 
     def cancel(self, request_id: int) -> None:
@@ -118,6 +131,10 @@ class FakeEngine:
             if "fail" in request.prompt.split():
                 yield Delta(request.id, error=InvalidArgument("the prompt fails"))
                 continue
+            if request.pooling is not None:
+                vector = embedding_of(request.prompt, request.pooling.get("dimensions", EMBEDDING_SIZE))
+                yield Delta(request.id, prompt_tokens=each.prompt_tokens, finish_reason="stop", embedding=vector)
+                continue
             text = text_of(request.prompt, each.index, each.generated)
             each.generated += 1
             reason = "stop" if text == "stop " else None
@@ -136,7 +153,8 @@ class FakeEngine:
 
 
 class FakeEngineBackend:
-    """An `EngineBackend` of fake engines. `make` makes one for each instance; they are kept in `engines`."""
+    """An `EngineBackend` of fake engines. `make` makes one for each instance; they are kept in `engines`. A model with the
+    parameter `gives_embeddings` = "true" gives embeddings."""
 
     def __init__(self, make: Callable[[], FakeEngine] = FakeEngine) -> None:
         self.engines: list[FakeEngine] = []
@@ -151,6 +169,9 @@ class FakeEngineBackend:
             decoupled=True,
             engine=True,
         )
+
+    def gives_embeddings(self, context: ModelContext) -> bool:
+        return context.config.parameter("gives_embeddings") == "true"
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         return context.config

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpy.backend.engine import EngineRequest
+from tpy.testing.embedding_conformance import EmbeddingConformance, asking
 from tpy.testing.engine_conformance import EngineConformance, EngineUnderTest
 from tpy.testing.fake_engine import FakeEngine
 
@@ -19,4 +20,17 @@ class TestFakeEngine(EngineConformance):
             too_long="word " * 200,
             refused={"impossible": EngineRequest(id=0, prompt="impossible"), "empty": EngineRequest(id=0, prompt="")},
             failing=EngineRequest(id=0, prompt="fail at once"),
+        )
+
+
+class TestFakeEngineOfEmbeddings(EmbeddingConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def subject(cls) -> EngineUnderTest:
+        return EngineUnderTest(
+            create=FakeEngine,
+            prompt=lambda number: "tell me story number " + "x" * number,
+            too_long="word " * 200,
+            refused={"dimensions": asking("word", {"dimensions": 9}), "empty": asking("")},
+            failing=asking("fail at once"),
         )

@@ -7,12 +7,12 @@ from typing import Final
 import msgspec
 
 from tpy.backend import BackendCapabilities, InstancePlacement, LoadedModel, ModelContext, ModelInstance
-from tpy.backend.engine import EngineBackend, EngineModel
+from tpy.backend.engine import EmbeddingBackend, EngineBackend, EngineModel
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
 from tpy_data.backends.engines.instance import EngineInstance
 from tpy_data.backends.engines.metrics import EngineMetrics
-from tpy_data.generation.core.asking import with_inputs_and_outputs
+from tpy_data.generation.core import asking, embedding
 
 STEP_LIMIT: Final = "step_timeout_seconds"
 """A model's parameter: an engine that takes longer for a step is given up."""
@@ -34,7 +34,8 @@ class ServedEngines:
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Inputs, outputs and the transaction policy, then what the engine adds. Raises TpyError."""
-        config = with_inputs_and_outputs(context.config)
+        kind = embedding if self._gives_embeddings(context) else asking
+        config = kind.with_inputs_and_outputs(context.config)
         completed: ModelConfig = self._backend.auto_complete(context_with(context, config))
         return completed
 
@@ -46,20 +47,25 @@ class ServedEngines:
                 f"model '{config.name}' must be decoupled: its engine answers in pieces; "
                 "model_transaction_policy { decoupled: true }"
             )
-        return ServedEngineModel(context, self._backend.load(context), step_limit_s(config))
+        embeds = self._gives_embeddings(context)
+        return ServedEngineModel(context, self._backend.load(context), step_limit_s(config), embeds=embeds)
 
     def close(self) -> None:
         """As `Backend.close`."""
         self._backend.close()
 
+    def _gives_embeddings(self, context: ModelContext) -> bool:
+        return isinstance(self._backend, EmbeddingBackend) and self._backend.gives_embeddings(context)
+
 
 class ServedEngineModel:
     """A `LoadedModel`."""
 
-    def __init__(self, context: ModelContext, model: EngineModel, limit_s: float) -> None:
+    def __init__(self, context: ModelContext, model: EngineModel, limit_s: float, *, embeds: bool) -> None:
         self._context = context
         self._model = model
         self._limit_s = limit_s
+        self._embeds = embeds
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
         """An engine in a thread. Raises TpyError."""
@@ -72,6 +78,7 @@ class ServedEngineModel:
                 metrics=metrics,
                 step_limit_s=self._limit_s,
                 log=context.log,
+                embeds=self._embeds,
             )
         except BaseException:
             metrics.close()

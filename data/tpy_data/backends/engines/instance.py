@@ -40,14 +40,24 @@ class EngineInstance:
     are answered by their senders. When the engine raises from a step, or does not return from one in `step_limit_s`, its requests
     fail and `end_fileno` becomes readable: the server makes another instance."""
 
-    def __init__(self, make: Callable[[], Engine], *, name: str, metrics: EngineMetrics, step_limit_s: float, log: Log) -> None:
-        """Makes the engine, in the thread that it will run in. Raises what that raises."""
+    def __init__(
+        self,
+        make: Callable[[], Engine],
+        *,
+        name: str,
+        metrics: EngineMetrics,
+        step_limit_s: float,
+        log: Log,
+        embeds: bool = False,
+    ) -> None:
+        """Makes the engine, in the thread that it will run in; `embeds`: it gives embeddings. Raises what that raises."""
         self.end_reason = f"the engine of instance '{name}' has ended"
         self._name = name
         self._make = make
         self._metrics = metrics
         self._step_limit_s = step_limit_s
         self._log = log
+        self._embeds = embeds
         self._loop: StepLoop | None = None
         self._refusals: list[BaseException] = []
         self._limits = EngineLimits(sequences=1)
@@ -117,7 +127,7 @@ class EngineInstance:
             self._made.set()
             return
         try:
-            loop = self._loop = StepLoop(engine, self._metrics, time.monotonic_ns)
+            loop = self._loop = StepLoop(engine, self._metrics, time.monotonic_ns, embeds=self._embeds)
             self._made.set()
             self._step(loop)
         except BaseException as error:  # what an engine may raise is not known

@@ -17,6 +17,9 @@ from tpy_data.backends.engines.metrics import EngineMetrics
 from tpy_data.exception_text import exception_text
 from tpy_data.generation.core.answering import GeneratedAnswer
 from tpy_data.generation.core.asking import QUEUED_NS, asked_of
+from tpy_data.generation.core.embedding import EmbeddingAnswer, embedding_asked_of
+
+Answer = GeneratedAnswer | EmbeddingAnswer
 
 
 class Open:
@@ -24,7 +27,7 @@ class Open:
 
     __slots__ = ("answer", "last_ns", "request", "sender", "started_ns")
 
-    def __init__(self, request: ExecutionRequest, sender: ResponseSender, answer: GeneratedAnswer, started_ns: int) -> None:
+    def __init__(self, request: ExecutionRequest, sender: ResponseSender, answer: Answer, started_ns: int) -> None:
         self.request = request
         self.sender = sender
         self.answer = answer
@@ -54,10 +57,12 @@ class StepLoop:
     """Turns: take what has come and what was cancelled, have the engine step, send what there is room for.
 
     `give` may be called by any thread, `turn` by that of the engine, and `fail` by any one: nothing more is sent then by others.
+    With `embeds` its requests ask for embeddings.
     """
 
-    def __init__(self, engine: Engine, metrics: EngineMetrics, now_ns: Callable[[], int]) -> None:
+    def __init__(self, engine: Engine, metrics: EngineMetrics, now_ns: Callable[[], int], *, embeds: bool = False) -> None:
         self._engine = engine
+        self._embeds = embeds
         self._metrics = metrics
         self._now_ns = now_ns
         self._came: deque[tuple[ExecutionRequest, ResponseSender, int]] = deque()
@@ -110,6 +115,8 @@ class StepLoop:
                 known.answer.add(delta)
                 if delta.tokens:
                     self._metrics.generated(known, delta.tokens, now_ns)
+                elif delta.embedding is not None:
+                    self._metrics.embedded(known)
         with host.sending_together():
             for number, known in list(self._open.items()):
                 self._send(number, known, now_ns)
@@ -133,15 +140,21 @@ class StepLoop:
             _end(sender, None)
             return
         number = next(self._numbers)
+        answer: Answer
         try:
-            asked = asked_of(number, request.inputs, request.parameters)
-            self._engine.add(asked.request)
+            if self._embeds:
+                embedding = embedding_asked_of(number, request.inputs)
+                answer, generation = EmbeddingAnswer(embedding), embedding.request
+            else:
+                asked = asked_of(number, request.inputs, request.parameters)
+                answer, generation = GeneratedAnswer(asked), asked.request
+            self._engine.add(generation)
         except TpyError as error:
             _end(sender, ExecutionResult(error=error))
         except Exception as error:
             _end(sender, ExecutionResult(error=Internal(f"the engine refused the request: {exception_text(error)}")))
         else:
-            self._open[number] = Open(request, sender, GeneratedAnswer(asked), came_ns)
+            self._open[number] = Open(request, sender, answer, came_ns)
 
     def _drop_cancelled(self) -> None:
         for number, known in list(self._open.items()):

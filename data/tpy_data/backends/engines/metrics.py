@@ -37,7 +37,7 @@ _COUNTERS: Final = (
 _HISTOGRAMS: Final = (
     ("tpy_llm_time_to_first_token_seconds", "From when a request comes to its first token", _FIRST_S),
     ("tpy_llm_inter_token_seconds", "Between two steps that brought tokens of a request", _BETWEEN_S),
-    ("tpy_llm_request_seconds", "From when a request comes to its last token", _WHOLE_S),
+    ("tpy_llm_request_seconds", "From when a request comes to its last token, or its embedding", _WHOLE_S),
 )
 
 
@@ -74,6 +74,10 @@ class EngineMetrics:
             self._times["tpy_llm_inter_token_seconds"].append((now_ns - known.last_ns) / NS_PER_S)
         known.last_ns = now_ns
         self._count("tpy_llm_generation_tokens_total", tokens)
+
+    def embedded(self, known: Open) -> None:
+        """A step has brought the embedding of a request."""
+        self._count("tpy_llm_prompt_tokens_total", known.answer.prompt_tokens)
 
     def finished(self, known: Open, now_ns: int) -> None:
         """A request has ended."""

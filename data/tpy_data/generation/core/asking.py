@@ -15,9 +15,11 @@ from tpy.config.model_config import ModelConfig, ModelInput, ModelOutput, Transa
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.limits import ENGINE_BYTES_PER_TOKEN, ENGINE_LOGPROBS_MAX, ENGINE_N_MAX, ENGINE_PROMPT_BYTES_MAX
-from tpy.messages import DataType, ParameterValue, Tensor
+from tpy.messages import DataType, ParameterValue
 from tpy.units import KIB
 from tpy_data.generation.core.cost import Cost
+from tpy_data.generation.core.embedding import REQUEST, embedding_cost
+from tpy_data.generation.core.inputs import Inputs, bytes_in, flag_in
 
 MAX_TOKENS_DEFAULT: Final = 16
 """vLLM's."""
@@ -41,7 +43,7 @@ RETURNS: Final = (
 )
 """Outputs that are made where `return_<name>` is true."""
 
-_UNUSED_INPUTS: Final = ("image", "embedding_request")
+_UNUSED_INPUTS: Final = ("image", REQUEST)
 """Inputs of Triton's vLLM backend that no engine takes yet. A configuration may have them all the same."""
 
 _FLAGS: Final = ("stream", "exclude_input_in_output", *[f"return_{name}" for name in RETURNS])
@@ -57,7 +59,6 @@ _OUTPUTS: Final = (
 
 _decode = msgspec.json.Decoder().decode
 
-Inputs = Mapping[str, Tensor]
 Parameters = Mapping[str, ParameterValue]
 
 
@@ -96,18 +97,18 @@ def asked_of(number: int, inputs: Inputs, parameters: Parameters) -> Asked:
         if name in inputs and inputs[name].array.size:
             raise InvalidArgument(f"input '{name}' is not supported by the model's engine: it generates text from text")
     settings = _settings(inputs, parameters)
-    stream = _flag(inputs, "stream")
-    repeats_prompt = not _flag(inputs, "exclude_input_in_output", default=stream)
+    stream = flag_in(inputs, "stream")
+    repeats_prompt = not flag_in(inputs, "exclude_input_in_output", default=stream)
     if stream and repeats_prompt:
         raise InvalidArgument("When streaming, `exclude_input_in_output` = False is not allowed.")
-    prompt = _text(inputs, "text_input")
+    prompt = bytes_in(inputs, "text_input")
     if len(prompt) > ENGINE_PROMPT_BYTES_MAX:
         raise InvalidArgument(f"'text_input' has {len(prompt)} bytes, at most {ENGINE_PROMPT_BYTES_MAX} are taken")
     try:
         text = prompt.decode()
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"'text_input' is not UTF-8: {error.reason} at byte {error.start}") from None
-    returns = frozenset([name for name in RETURNS if _flag(inputs, f"return_{name}")])
+    returns = frozenset([name for name in RETURNS if flag_in(inputs, f"return_{name}")])
     token_ids = settings.pop("prompt_token_ids", None)
     logprobs = _integer(settings, "logprobs", 0, ENGINE_LOGPROBS_MAX, None)
     if logprobs is None and returns & {"logprobs", "cumulative_logprob"}:
@@ -131,8 +132,10 @@ def asked_of(number: int, inputs: Inputs, parameters: Parameters) -> Asked:
 def cost_of(inputs: Inputs, parameters: Parameters, longest: int = 0) -> Cost:
     """The room that the request needs, by an estimate of its prompt's tokens, and `max_tokens` of each sequence, which has
     `longest` at most (0: not known). Quick, whatever the request is. Raises InvalidArgument for settings that are wrong."""
+    if bytes_in(inputs, REQUEST):
+        return embedding_cost(inputs, longest)
     given = inputs.get("sampling_parameters")
-    size = 0 if given is None else len(_text(inputs, "sampling_parameters"))
+    size = 0 if given is None else len(bytes_in(inputs, "sampling_parameters"))
     if size > _PARSED_AT_ONCE:  # tokens as numbers, mostly
         tokens = size // ENGINE_BYTES_PER_TOKEN + MAX_TOKENS_DEFAULT
         return Cost(1, min(tokens, longest) if longest else tokens)
@@ -140,7 +143,7 @@ def cost_of(inputs: Inputs, parameters: Parameters, longest: int = 0) -> Cost:
     sequences = _integer(settings, "n", 1, ENGINE_N_MAX, 1) or 1
     generated = _integer(settings, "max_tokens", 1, 2**31 - 1, MAX_TOKENS_DEFAULT) or MAX_TOKENS_DEFAULT
     token_ids = settings.get("prompt_token_ids")
-    prompt = len(token_ids) if isinstance(token_ids, list) else len(_text(inputs, "text_input")) // ENGINE_BYTES_PER_TOKEN + 1
+    prompt = len(token_ids) if isinstance(token_ids, list) else len(bytes_in(inputs, "text_input")) // ENGINE_BYTES_PER_TOKEN + 1
     tokens = prompt + sequences * generated
     return Cost(sequences, min(tokens, sequences * longest) if longest else tokens)
 
@@ -150,22 +153,12 @@ def _settings(inputs: Inputs, parameters: Parameters) -> dict[str, Any]:
     if "sampling_parameters" not in inputs:
         return {name: value for name, value in parameters.items() if name != QUEUED_NS}
     try:
-        found = _decode(_text(inputs, "sampling_parameters") or b"{}")
+        found = _decode(bytes_in(inputs, "sampling_parameters") or b"{}")
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidArgument(f"'sampling_parameters' is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise InvalidArgument("'sampling_parameters' is not a JSON object")
     return found
-
-
-def _text(inputs: Inputs, name: str) -> bytes:
-    tensor = inputs.get(name)
-    return bytes(tensor.array.reshape(-1)[0]) if tensor is not None and tensor.array.size else b""
-
-
-def _flag(inputs: Inputs, name: str, *, default: bool = False) -> bool:
-    tensor = inputs.get(name)
-    return bool(tensor.array.reshape(-1)[0]) if tensor is not None and tensor.array.size else default
 
 
 def _integer(settings: Mapping[str, Any], name: str, least: int, most: int, default: int | None) -> int | None:
