@@ -259,17 +259,17 @@ class OpenAiApi:
 
     async def embeddings(self, request: HttpRequest) -> HttpReply:
         """The embeddings of one or more texts. Raises TpyError."""
-        body, _ = await self._read(request, requests.EmbeddingRequest)
+        body, members = await self._read(request, requests.EmbeddingRequest)
         model = self._resolve(request, body.model, embeddings=True).model
+        settings = requests.embedding_settings(members)
         texts = requests.embedding_inputs(body)
         if not isinstance(texts[0], str) and not models.takes_tokens(model.description):
             texts = await self._detokenized(model, texts)
             model = self._resolve(request, body.model, embeddings=True).model  # there was time for another copy
         found, tokens = [], 0
         with ExitStack() as counted, ExitStack() as stack:
-            begun = await self._begin_all(
-                request, model, counted, stack, lambda: models.embeddings(model.description, texts, body.dimensions), None
-            )
+            make = partial(models.embeddings, model.description, texts, body.dimensions, settings)
+            begun = await self._begin_all(request, model, counted, stack, make, None)
             for responses in begun:
                 await trio.lowlevel.checkpoint()
                 lot = await responses.wait()

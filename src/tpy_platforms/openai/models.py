@@ -10,15 +10,15 @@
 
 Settings that are not inputs are parameters of the request, unless sampling_parameters has them all. Of the outputs `text_output`
 is read, and `num_input_tokens`, `num_output_tokens`, `finish_reason`, `logprobs`, `cumulative_logprob` where there are any. Each
-choice is a separate request. Embeddings: `embedding_request` to `text_output`, both JSON (vLLM), or `text_input` to
-`embedding`."""
+choice is a separate request. Embeddings: `embedding_request` to `text_output`, both JSON (vLLM), or to `embedding` where there is
+`return_embedding`; or `text_input` to `embedding`."""
 
 from __future__ import annotations
 
 import codecs
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -37,6 +37,7 @@ _LOGPROBS, _CUMULATIVE = "logprobs", "cumulative_logprob"
 _WANTED = ("return_num_input_tokens", "return_num_output_tokens", "return_finish_reason")
 _OTHER_NAMES = {"stop": "stop_words", "seed": "random_seed"}
 _SEEDS = 2**63
+NO_SETTINGS: Final[Mapping[str, Any]] = {}
 _READ_BYTES = 256 * KIB
 """Of a text, what is decoded at once."""
 _FINISH_REASONS = {"stop", "length", "content_filter", "tool_calls"}
@@ -147,17 +148,24 @@ def takes_tokens(description: ModelDescription) -> bool:
     return EMBEDDING_REQUEST in description.input_by_name
 
 
-def embeddings(description: ModelDescription, texts: Sequence[str] | Sequence[list[int]], dimensions: int | None) -> list[Ask]:
-    """The requests to the model, one for each text; in place of texts, tokens for one that takes them. Raises InvalidArgument for
-    `dimensions` that cannot be chosen."""
-    return [(_embedding_inputs(description, text, dimensions), {}) for text in texts]
+def embeddings(
+    description: ModelDescription,
+    texts: Sequence[str] | Sequence[list[int]],
+    dimensions: int | None,
+    settings: Mapping[str, Any] = NO_SETTINGS,
+) -> list[Ask]:
+    """The requests to the model, one for each text; in place of texts, tokens for one that takes them. `settings` are for one
+    that takes requests as JSON. Raises InvalidArgument for `dimensions` that cannot be chosen."""
+    return [(_embedding_inputs(description, text, dimensions, settings), {}) for text in texts]
 
 
-def _embedding_inputs(description: ModelDescription, text: str | list[int], dimensions: int | None) -> tuple[Tensor, ...]:
+def _embedding_inputs(
+    description: ModelDescription, text: str | list[int], dimensions: int | None, settings: Mapping[str, Any]
+) -> tuple[Tensor, ...]:
     known = description.input_by_name
-    values: dict[str, object] = dict.fromkeys(_WANTED, True)
+    values: dict[str, object] = dict.fromkeys((*_WANTED, "return_embedding"), True)
     if EMBEDDING_REQUEST in known:
-        pooling = {} if dimensions is None else {"dimensions": [dimensions]}
+        pooling = {**settings} if dimensions is None else {**settings, "dimensions": [dimensions]}
         values[EMBEDDING_REQUEST] = write_long({"input": text, "pooling_params": pooling})
     else:
         values[TEXT] = text

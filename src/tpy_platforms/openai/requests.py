@@ -190,6 +190,11 @@ def embedding_inputs(request: EmbeddingRequest) -> list[str] | list[Tokens]:
     return _texts_or_tokens("input", request.input)
 
 
+def embedding_settings(members: dict[str, Any]) -> dict[str, Any]:
+    """The members of a request for embeddings that are for the model."""
+    return {name: value for name, value in members.items() if name not in ("input", "encoding_format", "dimensions")}
+
+
 def prompts_of(request: CompletionRequest) -> list[str] | list[Tokens]:
     """The prompts, or their tokens. Raises InvalidArgument for a mixture, and for more choices than there may be."""
     return _texts_or_tokens("prompt", request.prompt)

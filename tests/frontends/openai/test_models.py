@@ -156,6 +156,7 @@ def test_settings_times_prompts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 def test_which_models_are_meant() -> None:
     other = describe({"INPUT0": (DataType.BYTES, (1,))})
     vllm_embeddings = describe({"embedding_request": (DataType.BYTES, (1,))})
+    ours = describe({"embedding_request": (DataType.BYTES, (1,)), "return_embedding": (DataType.BOOL, (1,))})
     plain_embeddings = describe({"text_input": (DataType.BYTES, (1,))}, ("embedding",))
     chat = describe({"messages": (DataType.BYTES, (1,))})
     models = (VLLM, TRTLLM, PLAIN, chat, other, vllm_embeddings, plain_embeddings)
@@ -163,6 +164,9 @@ def test_which_models_are_meant() -> None:
     assert [embeds(each) for each in models] == [False, False, False, False, False, True, True]
     [((request,), _)] = embeddings(vllm_embeddings, ["a"], 8)
     assert json.loads(request.array[0]) == {"input": "a", "pooling_params": {"dimensions": [8]}}
+    [((numbers, request), _)] = embeddings(ours, ["a"], None, {"use_activation": False})
+    assert json.loads(request.array[0]) == {"input": "a", "pooling_params": {"use_activation": False}}
+    assert (numbers.name, numbers.array.tolist()) == ("return_embedding", [True])
     with pytest.raises(InvalidArgument, match="one size"):
         embeddings(plain_embeddings, ["a"], 8)
 
