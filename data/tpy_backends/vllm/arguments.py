@@ -29,12 +29,16 @@ _OF_LOGS: Final = frozenset({"disable_log_requests", "enable_log_requests", "dis
 _REFUSED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
     "data_parallel_size": ((1,), "an instance is one engine; use instance_group { count: N }"),
     "nnodes": ((1,), "an engine of this server runs on one machine"),
-    "runner": (("auto", "generate"), "models of this backend generate text"),
-    "convert": (("auto", "none"), "models of this backend generate text"),
+    "runner": (("auto", "generate", "pooling"), "models of this backend generate text or give embeddings"),
+    "convert": (("auto", "none", "embed"), "models of this backend generate text or give embeddings"),
     "skip_tokenizer_init": ((False,), "prompts and answers are text"),
     "distributed_executor_backend": ((None, "mp", "uni", "ray"), "this server starts the engine itself"),
 }
 """Arguments that take effect only with these values, and why."""
+
+
+_TASKS: Final[Mapping[str, str]] = {"auto": "auto", "generate": "generate", "embed": "pooling", "embedding": "pooling"}
+"""The runner for an argument `task`, which earlier versions of vLLM had in its place."""
 
 
 class EngineArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +55,11 @@ class EngineArguments(msgspec.Struct, frozen=True, kw_only=True):
         named = self.engine.get("tokenizer") or self.engine["model"]
         path = Path(str(named))
         return path.absolute() if path.is_dir() else None
+
+    @property
+    def embeds(self) -> bool:
+        """True for a model of embeddings."""
+        return self.engine.get("runner") == "pooling" or self.engine.get("convert") == "embed"
 
     @property
     def world_size(self) -> int:
@@ -71,16 +80,23 @@ def arguments_of(version_directory: Path) -> EngineArguments:
         if name in given and given[name] not in accepted:
             raise InvalidArgument(f"{path}: '{name}': {echo(str(given[name]))} is not supported: {why}")
     arguments = {name: value for name, value in given.items() if name not in _OF_LOGS}
+    if (task := arguments.pop("task", None)) is not None:
+        if not isinstance(task, str) or task not in _TASKS:
+            raise InvalidArgument(f"{path}: 'task': {echo(str(task))} is not supported: it may be {', '.join(_TASKS)}")
+        arguments.setdefault("runner", _TASKS[task])
     enabled = str(given.get("enable_lora", False)).lower()
     if enabled not in ("true", "false"):
         raise InvalidArgument(f"{path}: 'enable_lora' must be true or false, got {echo(enabled)}")
     if "enable_lora" in given:
         arguments["enable_lora"] = enabled == "true"
-    return EngineArguments(
+    found = EngineArguments(
         engine=arguments,
         adapters=_adapters(version_directory / ADAPTERS_FILE) if enabled == "true" else {},
         logs_stats=not given.get("disable_log_stats", False),
     )
+    if found.embeds and found.adapters:
+        raise InvalidArgument(f"{path}: 'enable_lora' is not supported for a model of embeddings")
+    return found
 
 
 def require_known(arguments: EngineArguments, known: Collection[str], version: str) -> None:

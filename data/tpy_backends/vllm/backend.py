@@ -36,7 +36,8 @@ _TEMPLATES: Final = ("chat_template.jinja", "tokenizer_config.json")
 
 
 class VllmBackend:
-    """An `EngineBackend`. vLLM is imported when a model is loaded, so that configurations are completed at once."""
+    """An `EngineBackend` and `EmbeddingBackend`. vLLM is imported when a model is loaded, so that configurations are completed
+    at once."""
 
     def __init__(self, settings: BackendSettings) -> None:
         self._settings = settings
@@ -53,6 +54,10 @@ class VllmBackend:
         """The same always."""
         return self._capabilities
 
+    def gives_embeddings(self, context: ModelContext) -> bool:
+        """As `EmbeddingBackend.gives_embeddings`: the arguments say so."""
+        return arguments_of(context.version_directory).embeds
+
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """The tokenizer's folder, for chats, and the longest sequence, as parameters, unless the configuration has them. Raises
         TpyError."""
@@ -63,7 +68,7 @@ class VllmBackend:
             found["max_model_len"] = str(longest)
         folder = arguments.folder
         has_template = folder is not None and any((folder / name).is_file() for name in _TEMPLATES)
-        if has_template and not config.parameter("chat_template"):
+        if has_template and not arguments.embeds and not config.parameter("chat_template"):
             found["tokenizer"] = str(folder)
         added = {name: ModelParameter(string_value=text) for name, text in found.items()}
         return msgspec.structs.replace(config, parameters={**added, **config.parameters})

@@ -3,17 +3,19 @@ threads to processors."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any, Final
 
-from vllm import SamplingParams
+from vllm import PoolingParams, SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.lora.request import LoRARequest
+from vllm.outputs import PoolingRequestOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.metrics.loggers import StatLoggerBase
@@ -22,6 +24,7 @@ from tpy.backend.engine import Delta, EngineLimits, EngineLoad, EngineRequest, L
 from tpy.echo import echo
 from tpy.errors import Internal, InvalidArgument, Unavailable
 from tpy_backends.vllm.arguments import EngineArguments
+from tpy_backends.vllm.pooling import pooling_arguments
 from tpy_backends.vllm.sampling import adapter_of, sampling_arguments
 from tpy_data.exception_text import exception_text
 from tpy_data.generation.core.structure import structure_of
@@ -88,9 +91,7 @@ class VllmEngine:
         except Exception as error:
             raise Unavailable(f"vLLM {version} cannot start: {exception_text(error)}") from error
         try:
-            tasks = self._engine.get_supported_tasks()
-            if "generate" not in tasks:
-                raise InvalidArgument(f"the model does not generate text; vLLM can use it to {', '.join(tasks)}")
+            _require_task(self._engine.get_supported_tasks(), embeds=arguments.embeds)
             self._adapters = {
                 name: LoRARequest(name, number, path) for number, (name, path) in enumerate(arguments.adapters.items(), start=1)
             }
@@ -100,7 +101,7 @@ class VllmEngine:
         config = self._engine.vllm_config
         self._longest: int = config.model_config.max_model_len
         self._vocabulary: int = config.model_config.get_vocab_size()
-        self._blocks = max(1, config.cache_config.num_gpu_blocks - 1)  # vLLM keeps one for itself
+        self._blocks = max(0, config.cache_config.num_gpu_blocks - 1)  # vLLM keeps one for itself, and an encoder has no other
         self._limits = EngineLimits(
             sequences=config.scheduler_config.max_num_seqs, tokens=self._blocks * config.cache_config.block_size
         )
@@ -117,6 +118,9 @@ class VllmEngine:
 
     def add(self, request: EngineRequest) -> None:
         """As `Engine.add`."""
+        if request.pooling is not None:
+            self._add_embedding(request, request.pooling)
+            return
         adapter = adapter_of(request, self._adapters)
         arguments = sampling_arguments(request)
         structure = structure_of(request.sampling)
@@ -127,7 +131,7 @@ class VllmEngine:
                 f"{self._longest} together"
             )
         names = [f"{request.id}.{index}" for index in range(request.n)]
-        try:
+        with self._refusing(names):
             (prompt,) = self._engine.renderer.render_cmpl([{"prompt_token_ids": tokens}])
             for index, name in enumerate(names):
                 seed = {"seed": arguments["seed"] + index} if index and "seed" in arguments else {}
@@ -143,6 +147,23 @@ class VllmEngine:
                     lora_request=None if adapter is None else self._adapters[adapter],
                 )
                 self._open[name] = _Sequence(request.id, index, len(tokens))
+
+    def _add_embedding(self, request: EngineRequest, settings: Mapping[str, Any]) -> None:
+        arguments = pooling_arguments(settings)
+        tokens = self._tokens_of(request)
+        if len(tokens) > self._longest:
+            raise InvalidArgument(f"the prompt has {len(tokens)} tokens, at most {self._longest} are taken")
+        name = str(request.id)
+        with self._refusing([name]):
+            (prompt,) = self._engine.renderer.render_cmpl([{"prompt_token_ids": tokens}])
+            self._engine.add_request(name, prompt, PoolingParams(task="embed", **arguments))
+            self._open[name] = _Sequence(request.id, 0, len(tokens))
+
+    @contextlib.contextmanager
+    def _refusing(self, names: Sequence[str]) -> Iterator[None]:
+        """A request that cannot be added is refused as a whole: vLLM has none of its sequences."""
+        try:
+            yield
         except _BAD_VALUE as error:
             self._abort(names)
             raise InvalidArgument(f"the engine refuses the request: {_text(error)}") from None
@@ -165,6 +186,10 @@ class VllmEngine:
         for output in outputs:
             sequence = self._open.get(output.request_id)
             if sequence is None:  # cancelled
+                continue
+            if isinstance(output, PoolingRequestOutput):
+                del self._open[output.request_id]
+                deltas.append(_embedding(sequence, output))
                 continue
             for part in output.outputs:
                 delta = _delta(sequence, part)
@@ -209,8 +234,8 @@ class VllmEngine:
             if largest >= self._vocabulary:
                 raise InvalidArgument(f"'prompt_token_ids' has the token {largest}, the model knows {self._vocabulary}")
             return list(request.prompt_token_ids)
-        # A chat template has written the beginning of the text already.
-        is_begun = self._bos_text != "" and request.prompt.startswith(self._bos_text)
+        # A chat template has written the beginning of the text already. There is none for an embedding.
+        is_begun = request.pooling is None and self._bos_text != "" and request.prompt.startswith(self._bos_text)
         tokens: list[int] = self._tokenizer.encode(request.prompt, add_special_tokens=not is_begun)
         if not tokens:
             raise InvalidArgument("the prompt is empty")
@@ -246,6 +271,22 @@ def _delta(sequence: _Sequence, part: Any) -> Delta:
         logprobs=entries,
         logprob=logprob,
     )
+
+
+def _embedding(sequence: _Sequence, output: Any) -> Delta:
+    """Returns the embedding that a step has computed."""
+    vector = output.outputs.data.float().reshape(-1).numpy()
+    return Delta(sequence.request_id, prompt_tokens=sequence.prompt_tokens, finish_reason="stop", embedding=vector)
+
+
+def _require_task(tasks: Sequence[str], *, embeds: bool) -> None:
+    """Raise InvalidArgument for a model that cannot do what model.json says it is for."""
+    can = f"vLLM can use it to {', '.join(tasks)}"
+    if embeds and "embed" not in tasks:
+        raise InvalidArgument(f"the model does not give embeddings; {can}")
+    if not embeds and "generate" not in tasks:
+        advice = ', for which model.json needs "runner": "pooling"' if "embed" in tasks else ""
+        raise InvalidArgument(f"the model does not generate text; {can}{advice}")
 
 
 def _text(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tpy.backend import BackendSettings, InstancePlacement, ModelContext
+from tpy.backend.engine import EmbeddingBackend
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind, ModelParameter
 from tpy.errors import InvalidArgument, TpyError, Unavailable
@@ -55,7 +56,9 @@ def test_adapters_are_read_where_lora_is_enabled_as_text_or_not(tmp_path: Path) 
     [
         ({}, "'model' must be the folder of a model"),
         ({"model": "m", "data_parallel_size": 2}, "'data_parallel_size': 2 is not supported: an instance is one engine"),
-        ({"model": "m", "runner": "pooling"}, "'runner': pooling is not supported: models of this backend generate text"),
+        ({"model": "m", "runner": "draft"}, "'runner': draft is not supported: models of this backend generate text"),
+        ({"model": "m", "convert": "classify"}, "'convert': classify is not supported: models of this backend generate text"),
+        ({"model": "m", "task": "score"}, "'task': score is not supported: it may be auto, generate, embed, embedding"),
         ({"model": "m", "skip_tokenizer_init": True}, "'skip_tokenizer_init': True is not supported"),
         ({"model": "m", "enable_lora": "maybe"}, "'enable_lora' must be true or false, got maybe"),
         ({"model": "m", "enable_lora": True}, "'enable_lora' needs 'multi_lora.json'"),
@@ -64,6 +67,24 @@ def test_adapters_are_read_where_lora_is_enabled_as_text_or_not(tmp_path: Path) 
 def test_an_argument_that_is_wrong_is_named(tmp_path: Path, arguments: dict[str, Any], error: str) -> None:
     with pytest.raises(TpyError, match=error):
         given(tmp_path, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "embeds"),
+    [({"runner": "pooling"}, True), ({"convert": "embed"}, True), ({"task": "embed"}, True), ({"task": "generate"}, False)],
+)
+def test_the_arguments_say_whether_a_model_gives_embeddings(tmp_path: Path, arguments: dict[str, Any], embeds: bool) -> None:
+    found = given(tmp_path, model="m", **arguments)
+    assert found.embeds is embeds
+    assert "task" not in found.engine, "an argument of earlier versions"
+    backend = create(BackendSettings(name="vllm"))
+    assert isinstance(backend, EmbeddingBackend)
+    assert backend.gives_embeddings(context(tmp_path)) is embeds
+
+
+def test_a_model_of_embeddings_has_no_adapters(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="'enable_lora' is not supported for a model of embeddings"):
+        given(tmp_path, {"doll": "/adapters/doll"}, model="m", enable_lora=True, runner="pooling")
 
 
 def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:

@@ -94,6 +94,13 @@ class Served:
         self.instance.execute(batch_of([SampleRequest(inputs={each.name: each for each in inputs}, sender=sender)]))
         return sender
 
+    def embed(self, prompt: object, settings: object) -> RecordingSender:
+        """A request for an embedding."""
+        sender = RecordingSender()
+        given = text("embedding_request", json.dumps({"input": prompt, "pooling_params": settings}))
+        self.instance.execute(batch_of([SampleRequest(inputs={given.name: given}, sender=sender)]))
+        return sender
+
     def close(self) -> None:
         self.instance.close()
         self.model.unload()
@@ -165,7 +172,16 @@ def test_inputs_that_the_engine_cannot_use_are_refused(served: Served, name: str
     [
         ({"model": "broken"}, Unavailable(r"vLLM .* cannot start: RuntimeError: the weights are broken")),
         ({"model": "wrong"}, InvalidArgument(r"vLLM .* refuses the model or its arguments: max_model_len is wrong")),
-        ({"model": "embedder"}, InvalidArgument(r"the model does not generate text; vLLM can use it to embed")),
+        (
+            {"model": "embedder"},
+            InvalidArgument(
+                r'the model does not generate text; vLLM can use it to token_embed, embed, for which model.json needs "runner"'
+            ),
+        ),
+        (
+            {"model": "m", "runner": "pooling"},
+            InvalidArgument(r"the model does not give embeddings; vLLM can use it to generate"),
+        ),
         ({"model": "m", "gpu": 1}, InvalidArgument(r"model.json: vLLM .* has no engine argument 'gpu'")),
     ],
 )
@@ -174,6 +190,25 @@ def test_a_model_that_vllm_cannot_run_says_why(
 ) -> None:
     with pytest.raises(type(error), match=error.message):
         Served(tmp_path, environment, **arguments)
+
+
+def test_embeddings_cross_to_vllm_and_back(tmp_path: Path, environment: Path) -> None:
+    served = Served(tmp_path, environment, model="embedder", runner="pooling")
+    try:
+        prompts: tuple[Any, ...] = ("<s> word", [9, 9])
+        found = [answer(served, served.embed(each, {"dimensions": [3], "use_activation": False})) for each in prompts]
+        assert [json.loads(each) for each in found] == [[8.0, 3.0, 0.0], [18.0, 3.0, 0.0]], "the beginning of a text is a token"
+        for document, settings, error in (
+            ("word", {"dimensions": 4}, "the engine refuses the request: only supports dimensions in range"),
+            ("word", {"dimensions": 0}, "'dimensions' must be a number from 1 to"),
+            ("word", {"truncate_prompt_tokens": 3}, "'truncate_prompt_tokens' is not supported by backend vllm for embeddings"),
+            ("word " * 20, {}, "the prompt has 21 tokens, at most 20 are taken"),
+            ([100], {}, "'prompt_token_ids' has the token 100, the model knows 100"),
+        ):
+            assert answer(served, served.embed(document, settings)).startswith(error)
+        assert answer(served, served.ask("word")).startswith("input 'embedding_request' is missing: the model gives embeddings")
+    finally:
+        served.close()
 
 
 def test_the_end_of_a_process_of_vllm_ends_the_worker_and_its_requests(tmp_path: Path, environment: Path) -> None:

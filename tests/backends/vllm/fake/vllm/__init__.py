@@ -4,3 +4,9 @@
 class SamplingParams:
     def __init__(self, **arguments):
         self.arguments = arguments
+
+
+class PoolingParams:
+    def __init__(self, task, **arguments):
+        assert task == "embed"
+        self.arguments = arguments

@@ -4,8 +4,29 @@ import os
 import threading
 from types import SimpleNamespace
 
+import numpy as np
+
+from vllm import PoolingParams
 from vllm.exceptions import VLLMClientError
+from vllm.outputs import PoolingRequestOutput
 from vllm.sampling_params import RequestOutputKind
+
+
+class Vector:
+    """As much of a torch.Tensor as the backend uses."""
+
+    def __init__(self, *values):
+        self._values = values
+
+    def float(self):
+        return self
+
+    def reshape(self, size):
+        assert size == -1
+        return self
+
+    def numpy(self):
+        return np.array(self._values, np.float32)
 
 
 class Tokenizer:
@@ -43,12 +64,17 @@ class LLMEngine:
         self.engine_core = SimpleNamespace(shutdown=lambda: None)
 
     def get_supported_tasks(self):
-        return ("embed",) if self.arguments.model == "embedder" else ("generate",)
+        return ("token_embed", "embed") if self.arguments.model == "embedder" else ("generate",)
 
     def get_tokenizer(self):
         return Tokenizer()
 
-    def add_request(self, name, prompt, parameters, lora_request):
+    def add_request(self, name, prompt, parameters, lora_request=None):
+        if isinstance(parameters, PoolingParams):
+            if parameters.arguments.get("dimensions", 1) > 3:
+                raise VLLMClientError("only supports dimensions in range [1, 3]")
+            self.requests[name] = Vector(sum(prompt["prompt_token_ids"]), *parameters.arguments.values())
+            return
         if parameters.arguments.get("min_p") == 1.0:
             raise VLLMClientError("min_p is refused")
         assert parameters.arguments.pop("output_kind") is RequestOutputKind.DELTA
@@ -72,6 +98,10 @@ class LLMEngine:
             threading.Event().wait()
         outputs = []
         for name, pieces in list(self.requests.items()):
+            if isinstance(pieces, Vector):
+                del self.requests[name]
+                outputs.append(PoolingRequestOutput(name, SimpleNamespace(data=pieces)))
+                continue
             text = pieces.pop(0)
             if text is None:
                 del self.requests[name]
