@@ -96,12 +96,14 @@ def servers_of_vllm(model: Path, folder: Path) -> Iterator[OpenAI]:
         port = free.getsockname()[1]
     command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "encoder"]
     command += ["--runner", "pooling", "--dtype", "float32", "--enforce-eager", "--max-num-seqs", "4"]
+    command += ["--kv-cache-memory-bytes", str(ARGUMENTS["kv_cache_memory_bytes"])]  # else it takes most of the memory
     command += ["--host", "127.0.0.1", "--port", str(port)]
     with (folder / "vllm.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:
         with client_of(f"127.0.0.1:{port}") as client:
             wait_until(lambda: process.poll() is not None or is_up(client), within_s=START_S)
+            assert process.poll() is None, (folder / "vllm.log").read_text()
             yield client
     finally:
         process.terminate()
