@@ -55,7 +55,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(models: Path) -> dict[str, list[dict[str, Any]]]:
-    """What transformers computes, by model."""
+    """The embeddings that transformers computes, by model."""
     found: dict[str, list[dict[str, Any]]] = json.loads((models / "expected.json").read_text())
     return found
 
@@ -118,7 +118,7 @@ def is_up(client: OpenAI) -> bool:
 
 
 def members(document: Any) -> Any:
-    """What an answer says, without the members that only vLLM's has, or whose value is another one each time."""
+    """The members of an answer, but for those of vLLM's only and those with another value each time."""
     found = document.model_dump(exclude_none=True)
     return {
         "object": found["object"],

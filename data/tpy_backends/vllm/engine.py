@@ -161,7 +161,7 @@ class VllmEngine:
 
     @contextlib.contextmanager
     def _refusing(self, names: Sequence[str]) -> Iterator[None]:
-        """A request that cannot be added is refused as a whole: vLLM has none of its sequences."""
+        """A request that cannot be added is refused as a whole, with all of its sequences."""
         try:
             yield
         except _BAD_VALUE as error:
@@ -234,7 +234,7 @@ class VllmEngine:
             if largest >= self._vocabulary:
                 raise InvalidArgument(f"'prompt_token_ids' has the token {largest}, the model knows {self._vocabulary}")
             return list(request.prompt_token_ids)
-        # A chat template has written the beginning of the text already. There is none for an embedding.
+        # A chat template has written the beginning of the text already; an embedding is made without one.
         is_begun = request.pooling is None and self._bos_text != "" and request.prompt.startswith(self._bos_text)
         tokens: list[int] = self._tokenizer.encode(request.prompt, add_special_tokens=not is_begun)
         if not tokens:
