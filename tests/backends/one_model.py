@@ -88,7 +88,7 @@ def _context(backend: str, root: Path) -> ModelContext:
 def _run(name: str, root: Path) -> None:
     send_none()
     settings = BackendSettings(name=name, config={"allow-pickle": "true"} if name == "sklearn" else {})
-    backend = importlib.import_module(f"tpy_data.backends.{name}").create(settings)
+    backend = importlib.import_module(f"tpy_backends.{name}").create(settings)
     context = completed(backend, _context(name, root))
     given = context.config.input[0]
     values = np.ones((2, 1), {DataType.INT64: np.int64, DataType.INT32: np.int32, DataType.FP64: np.float64}[given.data_type])

@@ -25,7 +25,7 @@ FRAMEWORKS = {
 @pytest.mark.parametrize("backend", FRAMEWORKS)
 def test_the_extra_is_named(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, name, extra = FRAMEWORKS[backend]
-    for loaded in [each for each in sys.modules if each.startswith(f"tpy_data.backends.{backend}.")]:
+    for loaded in [each for each in sys.modules if each.startswith(f"tpy_backends.{backend}.")]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(Unavailable, match=rf"^backend '{backend}' needs {name}, which cannot be imported .*extra `{extra}`"):

@@ -155,7 +155,7 @@ def _fields(schema: MessageSchema, seen: set[str]) -> list[object]:
 def test_no_parameter_is_forgotten() -> None:
     """Parameters that name files end so: whatever looks like one in the sources is tried here."""
     found = set()
-    for folder in ("data/tpy_data", "src/tpy/config", "src/tpy_platforms/openai", "src/tpy/backend"):
+    for folder in ("data", "src/tpy/config", "src/tpy_platforms/openai", "src/tpy/backend"):
         for source in (_SOURCES / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(source.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -115,7 +115,7 @@ def test_what_a_backend_reads_is_damaged(tmp_path: Path) -> None:
 def made(wrong: Wrong) -> Backend:
     """The backend, where its framework is installed."""
     pytest.importorskip(wrong.module, reason=f"needs {wrong.module}: make test-backends")
-    create: Callable[[BackendSettings], Backend] = import_module(f"tpy_data.backends.{wrong.backend}").create
+    create: Callable[[BackendSettings], Backend] = import_module(f"tpy_backends.{wrong.backend}").create
     return create(BackendSettings(name=wrong.backend, config={"allow-pickle": "true"} if wrong.backend == "sklearn" else {}))
 
 

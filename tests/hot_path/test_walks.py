@@ -111,6 +111,7 @@ def test_a_name_of_a_walk_means_one_file(title: str) -> None:
     for name in {*found.others, *(name for step in found.steps for name in step)} - {"tests/unit/test_flags.py"}:
         places = [ROOT / "control/tpy_control" / name.removeprefix("control/")] if name.startswith("control/") else []
         places += [ROOT / "src/tpy" / name, ROOT / "data/tpy_data" / name]
+        places += [ROOT / "data" / name] if name.startswith("tpy_backends/") else []
         assert len([place for place in places if place.exists()]) == 1, name
 
 
