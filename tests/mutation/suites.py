@@ -193,7 +193,6 @@ AREAS: dict[str, tuple[str, ...]] = {
     "data/tpy_native/strategies/": ("tests/strategies",),
     "data/tpy_native/caches/": ("tests/cache/test_compiled.py",),
     "data/tpy_native/": ("tests/native", "tests/strategies", "tests/cache/test_compiled.py", "tests/tritonserver"),
-    "data/tpy_data/agents/": ("tests/native/test_agents.py",),
     "data/tpy_data/cache/": ("tests/cache", "tests/engine/test_cache.py", "tests/conformance/test_cache.py"),
     "data/tpy_data/schedulers/": ("tests/schedulers", "tests/engine", "tests/simulation"),
     "data/": ("tests/engine", "tests/schedulers", "tests/backends", "tests/simulation"),
