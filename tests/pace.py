@@ -9,6 +9,11 @@ import time
 _REFERENCE_S = 0.0075
 """CPU time of the work below on the machine whose bounds are in the tests (Python 3.11, 2026)."""
 
+_MEMORY_BYTES = 64_000_000
+_MEMORY_REFERENCE_S = 0.02
+"""Time in which this much new memory is written to on such a machine. A virtual machine whose host has to find the memory takes
+ten times as long and more."""
+
 _TRIES = 7
 
 _TASKS_OF_A_CORE_MAX = 25.0
@@ -27,6 +32,22 @@ def slowness() -> float:
         _work()
         times.append(time.thread_time() - began)
     return max(1.0, min(times) / _REFERENCE_S)
+
+
+@functools.cache
+def memory_slowness() -> float:
+    """The time that new memory takes, in times of the reference; at least 1."""
+    times: list[float] = []
+    for _ in range(_TRIES):
+        began = time.perf_counter()
+        bytearray(b"x") * _MEMORY_BYTES
+        times.append(time.perf_counter() - began)
+    return max(1.0, min(times) / _MEMORY_REFERENCE_S)
+
+
+def at_memory_pace(seconds: float) -> float:
+    """A bound on a time that is spent with new memory, for this machine."""
+    return seconds * max(slowness(), memory_slowness())
 
 
 def at_pace(seconds: float) -> float:

@@ -19,7 +19,7 @@ import pytest
 
 from tests.e2e.server import ServerProcess
 from tests.leaks.holding import resident_bytes
-from tests.pace import at_pace
+from tests.pace import at_memory_pace
 
 pytestmark = pytest.mark.alone
 
@@ -187,7 +187,7 @@ def test_others_are_served_at_once(server: ServerProcess, kind: str) -> None:
     expected, make = ATTACKS[kind]
     request = make()
     statuses = set()
-    live_s_max = at_pace(LIVE_S_MAX_OF.get(kind, LIVE_S_MAX))
+    live_s_max = at_memory_pace(LIVE_S_MAX_OF.get(kind, LIVE_S_MAX))
     waited_s = held_up_s(server, lambda: statuses.add(status_of(server, request)), live_s_max)
     assert statuses == {expected}
     assert waited_s < live_s_max
@@ -214,7 +214,7 @@ def test_three_clients_at_once(server: ServerProcess) -> None:
         for client in clients:
             client.join()
 
-    live_s_max = at_pace(LIVE_S_MAX_WITH_THREE)
+    live_s_max = at_memory_pace(LIVE_S_MAX_WITH_THREE)
     assert held_up_s(server, attack, live_s_max) < live_s_max
     assert statuses == {400}
     assert resident_bytes(server.process.pid) - before < KEPT_BYTES_MAX
