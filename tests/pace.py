@@ -34,9 +34,8 @@ def slowness() -> float:
     return max(1.0, min(times) / _REFERENCE_S)
 
 
-@functools.cache
 def memory_slowness() -> float:
-    """The longest time that new memory takes, in times of the reference; at least 1."""
+    """The longest time that new memory takes now, in times of the reference; at least 1. It differs from one second to the next."""
     times: list[float] = []
     for _ in range(_TRIES):
         began = time.perf_counter()

@@ -190,7 +190,7 @@ def test_others_are_served_at_once(server: ServerProcess, kind: str) -> None:
     live_s_max = at_memory_pace(LIVE_S_MAX_OF.get(kind, LIVE_S_MAX))
     waited_s = held_up_s(server, lambda: statuses.add(status_of(server, request)), live_s_max)
     assert statuses == {expected}
-    assert waited_s < live_s_max
+    assert waited_s < max(live_s_max, at_memory_pace(LIVE_S_MAX_OF.get(kind, LIVE_S_MAX)))
 
 
 def test_refused_bodies_leave_nothing(server: ServerProcess) -> None:
@@ -215,6 +215,7 @@ def test_three_clients_at_once(server: ServerProcess) -> None:
             client.join()
 
     live_s_max = at_memory_pace(LIVE_S_MAX_WITH_THREE)
-    assert held_up_s(server, attack, live_s_max) < live_s_max
+    waited_s = held_up_s(server, attack, live_s_max)
+    assert waited_s < max(live_s_max, at_memory_pace(LIVE_S_MAX_WITH_THREE))
     assert statuses == {400}
     assert resident_bytes(server.process.pid) - before < KEPT_BYTES_MAX
