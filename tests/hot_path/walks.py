@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 _PAGE = ROOT / "docs/explanation/architecture.md"
-_PREFIXES = (("src/tpy/", ""), ("data/tpy_data/", ""), ("control/tpy_control/", "control/"), ("data/tpy_backends/", "tpy_backends/"))
+_PREFIXES = (
+    ("src/tpy/", ""),
+    ("data/tpy_data/", ""),
+    ("control/tpy_control/", "control/"),
+    ("data/tpy_backends/", "tpy_backends/"),
+)
 _NAME = re.compile(r"`([\w/]+(?:\.py|/))`")
 
 Calls = list[list[Any]]
