@@ -301,3 +301,36 @@ def test_a_trial_ends_when_requests_have_several_rows_each(rows: int, per_row_us
         tuner.learn()
         sizes.append(sent)
     assert set(sizes[-20:]) == {64 // rows * rows}, "a batch of all takes less time by row than any part"
+
+
+def test_it_rests_as_long_as_no_wait_has_paid_for_a_single_row_in_either_way() -> None:
+    """One that came to an idle instance, and one that had waited, have waits each."""
+    tuner = tuner_of({1: 100_000, 2: 100_000})
+    now_ns = 0
+    rested: list[bool] = []
+
+    def play(*, fresh: bool, company: bool) -> None:
+        nonlocal now_ns
+        now_ns += 200_000
+        tuner.arrived(1, now_ns)
+        began_ns = now_ns
+        while tuner.holds(1, began_ns if fresh else began_ns - 1, now_ns):
+            now_ns = tuner.due_ns() or now_ns
+        rested.append(tuner.rests_until_ns > now_ns)
+        tuner.began(1)
+        if company:
+            tuner.arrived(1, began_ns + 5_000)
+        now_ns += 100_000
+        tuner.ended(1, 100_000, now_ns)
+        tuner.learn()
+
+    for _ in range(60):
+        play(fresh=True, company=False)
+    assert any(rested), "nothing is to be decided"
+    for _ in range(40):
+        play(fresh=False, company=True)
+    assert [wait.fresh for wait in tuner.explain(now_ns).waits] == [False], "it pays to wait"
+    rested.clear()
+    for _ in range(5):
+        play(fresh=True, company=False)
+    assert not any(rested)

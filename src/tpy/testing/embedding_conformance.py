@@ -4,15 +4,15 @@ Derive a test class from `EmbeddingConformance` and give it the fixture `subject
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tpy.backend.engine import Engine, EngineRequest
+from tpy.backend.engine import EngineRequest
 from tpy.errors import InvalidArgument, TpyError
-from tpy.testing.engine_conformance import EngineUnderTest, RunningEngine
+from tpy.testing.engine_conformance import EngineFixtures, EngineUnderTest, RunningEngine
 
 TOLERANCE = 1e-4
 """Of numbers that were computed together with others: their order in a sum is another one."""
@@ -23,32 +23,8 @@ def asking(prompt: str, pooling: Mapping[str, Any] | None = None) -> EngineReque
     return EngineRequest(id=0, prompt=prompt, pooling=pooling or {})
 
 
-class EmbeddingConformance:
+class EmbeddingConformance(EngineFixtures):
     """See the module."""
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def subject(cls) -> EngineUnderTest:
-        """The engine under test: override it."""
-        raise NotImplementedError
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def engine(cls, subject: EngineUnderTest) -> Iterator[Engine]:
-        """One for all tests of the class."""
-        engine = subject.create()
-        yield engine
-        engine.close()
-
-    @pytest.fixture
-    def running(self, engine: Engine) -> Iterator[RunningEngine]:
-        """The engine, which has no requests before and after."""
-        running = RunningEngine(engine)
-        yield running
-        for number in list(running.open):
-            running.cancel(number)
-        load = engine.load()
-        assert (load.running, load.waiting, load.kv_blocks_used) == (0, 0, 0), "something is left in the engine"
 
     def test_a_request_has_one_delta_with_the_embedding_and_no_tokens(
         self, subject: EngineUnderTest, running: RunningEngine

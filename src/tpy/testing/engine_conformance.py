@@ -120,8 +120,8 @@ class RunningEngine:
         return sum([each.tokens for each in self.deltas[number] if each.sequence == index])
 
 
-class EngineConformance:
-    """See the module."""
+class EngineFixtures:
+    """The engine that a suite tries; `subject` is to be overridden."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -146,6 +146,10 @@ class EngineConformance:
             running.cancel(number)
         load = engine.load()
         assert (load.running, load.waiting, load.kv_blocks_used) == (0, 0, 0), "something is left in the engine"
+
+
+class EngineConformance(EngineFixtures):
+    """See the module."""
 
     def test_a_request_ends_with_a_reason_and_its_tokens(self, subject: EngineUnderTest, running: RunningEngine) -> None:
         number = running.add(subject.prompt(0), max_tokens=5)

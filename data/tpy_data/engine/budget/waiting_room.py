@@ -63,7 +63,7 @@ class WaitingRoom:
 
     def _share(self, tenant: Tenant, whole: int) -> int:
         assert self._tenants is not None
-        return max(1, whole * tenant.weight // self._tenants.weights)
+        return self._tenants.share(tenant, whole)
 
     def _check_share_of_requests(self, tenant: Tenant) -> None:
         share = self._share(tenant, self._requests_max)

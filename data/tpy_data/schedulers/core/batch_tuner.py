@@ -317,12 +317,17 @@ class BatchTuner:
             found = self._waits.get(_key(rows, fresh=oldest_ns == now_ns))
             if found is not None and self._knows_enough(now_ns) and found.have_not_paid():
                 self._window = None
-                if rows == 1 and not self.target_ns:
+                if rows == 1 and not self.target_ns and self._has_no_wait_for_one():
                     self.rests_until_ns = self._knows_until_ns
                 return False
             window = self._window = self._opened(rows, oldest_ns, now_ns, found)
             self.rests_until_ns = 0
         return rows < window.goal and now_ns < window.due_ns
+
+    def _has_no_wait_for_one(self) -> bool:
+        """True where no wait has paid for a single row, neither for one that came to an idle instance nor for one that waited."""
+        both = (self._waits.get(_key(1, fresh=True)), self._waits.get(_key(1, fresh=False)))
+        return all(each is None or each.have_not_paid() for each in both)
 
     def due_ns(self) -> int | None:
         """The end of the present wait; None: nothing waits for company."""

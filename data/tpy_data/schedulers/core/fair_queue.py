@@ -251,7 +251,7 @@ class FairQueue:
             )
         size_max = self._options.levels[level.index].queue_size_max
         count = len(level.waiting) + len(level.delayed)
-        share = max(1, size_max * tenant.weight // self._tenants.weights)
+        share = self._tenants.share(tenant, size_max)
         if size_max > 0 and count >= share and self._count_in(level.index) >= size_max:
             raise tenant.refuse(
                 Limit.QUEUE_SHARE,

@@ -152,6 +152,10 @@ class Tenants:
         """The tenant of this name, `other` for a name that the file does not have."""
         return self._known.get(name, self.other)
 
+    def share(self, tenant: Tenant, whole: int) -> int:
+        """The tenant's part of a number of places or bytes, by weight; at least 1."""
+        return max(1, whole * tenant.weight // self.weights)
+
     def __iter__(self) -> Iterator[Tenant]:
         yield from self._known.values()
         yield self.other
