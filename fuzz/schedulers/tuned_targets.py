@@ -59,12 +59,13 @@ class TwinReference(ReferenceScheduler):
         self.arrivals_seen = self.arrivals
         members = [*self.idle, *self.running]
         self.tuner.instances, self.tuner.others_idle = len(members) - len(self.leaving), len(self.idle) > 1
-        self.tuner.may_wait = bool(members) and not self.leaving and all(self.credits[member] == 1 for member in members)
+        self.tuner.all_stay = bool(members) and not self.leaving and all(self.credits[member] == 1 for member in members)
+        self.tuner.may_wait = self.tuner.all_stay
         super().settle(now_ns, behind=behind)
 
     def give(self, instance: int, batches: list[list[Entry]], now_ns: int) -> None:
         super().give(instance, batches, now_ns)
-        self.tuner.began(sum(entry.ticket.batch_size for entry in batches[0]))
+        self.tuner.began(sum(entry.ticket.batch_size for entry in batches[0]), now_ns)
 
     def batch_to_send(self, now_ns: int) -> list[list[Entry]]:
         queue = self.in_queue()

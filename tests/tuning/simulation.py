@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -20,7 +20,7 @@ from tpy_data.schedulers.core.tuned_cores import TunedDynamicCore, tuned_options
 
 ROWS_MAX = 32
 HAND_OVER_NS = 60 * NS_PER_US
-"""From the end of a batch to the beginning of the next."""
+"""The time of the server's loop for a batch: from the end of one to the beginning of the next."""
 ROUND_TRIP_NS = 100 * NS_PER_US
 """From an answer to the next request of a client that does nothing between them, about."""
 
@@ -31,6 +31,7 @@ COSTS: dict[str, Cost] = {
     "linear": lambda rows: 2 * NS_PER_MS + rows * NS_PER_MS // 10,
     "stepped": lambda rows: -(-rows // 8) * 2 * NS_PER_MS,
     "EfficientNet": lambda rows: 3 * NS_PER_MS + rows * NS_PER_MS * 3 // 4 + max(0, rows - 16) * NS_PER_MS // 4,
+    "quick": lambda rows: 120 * NS_PER_US + rows * 15 * NS_PER_US,
     "convex": lambda rows: NS_PER_MS + rows * rows * NS_PER_MS // 20,
 }
 """Models by what a batch costs. Of EfficientNet the rows have most of the cost, and more where caches are too small."""
@@ -69,6 +70,7 @@ class World:
         self.random = Random(seed)
         self.now_ns = 0
         self.ended_ns = 0
+        self.free_ns = 0  # from when the server's loop has nothing to do
         self.load: Load | None = None
         self.part = 0  # of the run: clients of an earlier one ask nothing more
         self.latencies_ns: list[int] = []
@@ -85,6 +87,11 @@ class World:
         self.latencies_ns.clear()
         self.batches.clear()
 
+    def busy_for(self, time_ns: int) -> int:
+        """Have the server's loop at work for so long, when it is free; the time when it is over."""
+        self.free_ns = max(self.free_ns, self.now_ns) + time_ns
+        return self.free_ns
+
     def submit(self, client: int) -> None:
         self.core.submit(Request(client, self.part, self.now_ns), self.now_ns)
         self.perform()
@@ -96,7 +103,7 @@ class World:
                     for batch in action.batches:
                         self.batches.append(len(batch))
                         took_ns = int(self.cost(len(batch)) * max(0.7, self.random.gauss(1, 0.05)))
-                        self.at(self.now_ns + HAND_OVER_NS + took_ns, partial(self.done, action.instance, took_ns))
+                        self.at(self.busy_for(HAND_OVER_NS) + took_ns, partial(self.done, action.instance, took_ns))
                 elif isinstance(action, Respond):
                     for ticket in action.tickets:
                         assert isinstance(ticket, Request)
@@ -195,17 +202,14 @@ class Clients:
 
     count: int
     server_ns: int = 0
-    _free_ns: int = field(default=0, init=False)
 
     def start(self, world: World) -> None:
-        self._free_ns = 0
         for client in range(self.count):
             world.at(world.now_ns + world.random.randrange(NS_PER_MS), partial(self._ask, world, client))
 
     def answered(self, world: World, client: int) -> None:
-        self._free_ns = max(self._free_ns, world.now_ns) + self.server_ns
         after_ns = ROUND_TRIP_NS // 2 + world.random.randrange(ROUND_TRIP_NS)
-        world.at(self._free_ns + after_ns, partial(self._ask, world, client))
+        world.at(world.busy_for(self.server_ns) + after_ns, partial(self._ask, world, client))
 
     def _ask(self, world: World, client: int) -> None:
         world.submit(client)

@@ -52,7 +52,7 @@ class Played:
             waits = there < ROWS_MAX and tuner.holds(there, began_ns, self.now_ns)
         waited_ns = self.now_ns - began_ns
         sent = tuner.size(there, began_ns, self.now_ns)
-        tuner.began(sent)
+        tuner.began(sent, self.now_ns)
         took_ns = tuner.curve.time_ns(sent)
         ended_ns = self.now_ns + took_ns
         for offset_ns in arrivals:
@@ -256,7 +256,7 @@ def test_what_most_wait_for_is_tried_with_half_and_split_if_that_is_better() -> 
     sent = []
     for number in range(40):
         sent.append(model.size(16, number * 10**6, number * 10**6))
-        model.began(sent[-1])
+        model.began(sent[-1], number * 10**6)
         model.ended(sent[-1], curve[sent[-1]], number * 10**6 + 1)
         model.learn()
     assert sorted(set(sent), reverse=True) == [8, 4, 2]
@@ -269,7 +269,7 @@ def test_half_that_is_no_better_is_tried_a_few_times_only() -> None:
     sent = []
     for number in range(200):
         sent.append(model.size(16, number * 10**6, number * 10**6))
-        model.began(sent[-1])
+        model.began(sent[-1], number * 10**6)
         model.ended(sent[-1], 1000 + 60 * sent[-1], number * 10**6 + 1)
         model.learn()
     assert sent.count(8) == 4
@@ -296,7 +296,7 @@ def test_a_trial_ends_when_requests_have_several_rows_each(rows: int, per_row_us
         size = tuner.size(largest * rows, 0, 0)
         sent = max(1, min(largest, size // rows)) * rows
         tuner.arrived(largest * rows, 0)
-        tuner.began(sent)
+        tuner.began(sent, 0)
         tuner.ended(sent, 10_000_000 + 1000 * per_row_us * sent, 0)
         tuner.learn()
         sizes.append(sent)
@@ -317,7 +317,7 @@ def test_it_rests_as_long_as_no_wait_has_paid_for_a_single_row_in_either_way() -
         while tuner.holds(1, began_ns if fresh else began_ns - 1, now_ns):
             now_ns = tuner.due_ns() or now_ns
         rested.append(tuner.rests_until_ns > now_ns)
-        tuner.began(1)
+        tuner.began(1, now_ns)
         if company:
             tuner.arrived(1, began_ns + 5_000)
         now_ns += 100_000

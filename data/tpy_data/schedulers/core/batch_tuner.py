@@ -212,6 +212,7 @@ class BatchTuner:
         "_knows_until_ns",
         "_parts",
         "_rate",
+        "_sent_ns",
         "_terms",
         "_trial",
         "_waits",
@@ -248,6 +249,7 @@ class BatchTuner:
         self._batches = 0
         self._knows_until_ns = 0
         self.rests_until_ns = 0
+        self._sent_ns = 0  # of the batch that a sole instance has
         self.over: _Over | None = None
         self._look(0)
 
@@ -263,8 +265,9 @@ class BatchTuner:
         if window is not None:
             window.arrivals.add(rows, now_ns - window.since_ns)
 
-    def began(self, rows: int) -> None:
+    def began(self, rows: int, now_ns: int) -> None:
         """A batch of `rows` rows was sent."""
+        self._sent_ns = now_ns if self.all_stay and self.instances == 1 and now_ns >= self.rests_until_ns else 0
         window = self._window
         if window is not None and rows < window.rows:
             self._window = None  # it is over before the whole one would have been, so nobody sees what came meanwhile
@@ -272,9 +275,16 @@ class BatchTuner:
             window.is_sent = True
 
     def ended(self, rows: int, took_ns: int, now_ns: int) -> None:
-        """A batch is over, which took so long; 0: nobody says. `learn` looks at it."""
+        """A batch is over, which took so long; 0: nobody says. `learn` looks at it.
+
+        A sole instance is taken for longer than its batch takes: the hand-over to it and back is a part of what a batch costs,
+        and of a quick model the larger one.
+        """
         if self.over is not None:
             self.learn()
+        if took_ns > 0 and self._sent_ns:
+            took_ns = max(took_ns, now_ns - self._sent_ns)
+        self._sent_ns = 0
         if took_ns > 0 and (self._window is not None or not self._knows_enough(now_ns) or not self.curve.is_known(rows)):
             self._knows_until_ns = now_ns - took_ns + self._terms.learn_ns_min
             self.over = _Over(rows, took_ns, now_ns, self._window)
@@ -299,7 +309,7 @@ class BatchTuner:
 
     def forget_waits(self) -> None:
         """The instances are not those of before. What batches cost is still true."""
-        self._window, self.rests_until_ns = None, 0
+        self._window, self._sent_ns, self.rests_until_ns = None, 0, 0
         if self.over is not None:
             self.over = self.over._replace(window=None)
         self._waits.clear()

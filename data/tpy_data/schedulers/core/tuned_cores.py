@@ -115,7 +115,7 @@ class _Tuned(DynamicCore):
         if len(actions) > before:
             for action in actions[before:]:
                 if isinstance(action, Dispatch):
-                    tuner.began(_rows(action.batches[0]))
+                    tuner.began(_rows(action.batches[0]), now_ns)
 
 
 def _rows(tickets: Sequence[Ticket]) -> int:
