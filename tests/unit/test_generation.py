@@ -14,7 +14,7 @@ from tpy.backend.engine import Delta, Logprob
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType, Tensor
-from tpy_backends.openvino_genai.text import TextOfTokens
+from tpy_backends.openvino_genai.text import TextOfTokens, TokenTexts
 from tpy_data.generation.core.answering import GeneratedAnswer
 from tpy_data.generation.core.asking import RETURNS, Asked, asked_of, cost_of, with_inputs_and_outputs
 from tpy_data.generation.core.cost import Cost
@@ -183,3 +183,47 @@ def test_what_will_be_decoded_is_known_before(steps: list[list[int]]) -> None:
         decoded.clear()
         text.add(tokens)
         assert decoded == expected
+
+
+_WORDS = ["", *[" " + word for word in ("a", "sea", "the", "'s")], *"abcdefs.,!?-'()", *[f"<{byte}>" for byte in "é漢".encode()]]
+
+
+def _encode_words(text: str) -> list[int]:
+    """A tokenizer of pieces with their spaces, and of bytes for what is none of them."""
+    tokens: list[int] = []
+    while text:
+        piece = max((word for word in _WORDS if text.startswith(word)), key=len)
+        tokens += [_WORDS.index(piece)] if piece else [_WORDS.index(f"<{byte}>") for byte in text[0].encode() if f"<{byte}>" in _WORDS]
+        text = text[max(1, len(piece)) :]
+    return tokens
+
+
+def _decode_words(tokens: list[int]) -> str:
+    """The space at the beginning is left out."""
+    data = b"".join([bytes([int(_WORDS[token][1:-1])]) if _WORDS[token][:1] == "<" else _WORDS[token].encode() for token in tokens])
+    return data.decode(errors="replace").removeprefix(" ")
+
+
+def _decode_sentences(tokens: list[int]) -> str:
+    """As a tokenizer that writes the first word of a sentence with a capital letter."""
+    return ". ".join(part.strip().capitalize() for part in _decode_words(tokens).split("."))
+
+
+@given(st.lists(st.integers(0, len(_WORDS) - 1), max_size=12))
+def test_the_text_of_tokens_is_known_where_they_do_not_depend_on_each_other(tokens: list[int]) -> None:
+    texts = TokenTexts(lambda parts: [_decode_words(part) for part in parts], _encode_words, len(_WORDS))
+    found = texts.text_of(tokens)
+    is_text = [_WORDS[token] and "<" not in _WORDS[token] for token in tokens]
+    assert found == (_decode_words(tokens) if all(is_text) else None)
+
+
+def test_nothing_is_known_of_a_tokenizer_whose_tokens_depend_on_each_other() -> None:
+    texts = TokenTexts(lambda parts: [_decode_sentences(part) for part in parts], _encode_words, len(_WORDS))
+    assert texts.text_of([1, 2]) is None
+
+
+@pytest.mark.parametrize("vocabulary", [0, len(_WORDS) + 1])
+def test_nothing_is_known_of_a_tokenizer_with_fewer_tokens_than_its_model(vocabulary: int) -> None:
+    texts = TokenTexts(lambda parts: [_decode_words(part) for part in parts], _encode_words, vocabulary)
+    assert texts.text_of([1, 2]) is None
+    assert not texts.text_of([])

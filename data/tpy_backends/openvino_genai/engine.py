@@ -22,7 +22,7 @@ from tpy_backends.openvino_genai.sampling import (
     refusal_of,
 )
 from tpy_backends.openvino_genai.settings import EngineSettings
-from tpy_backends.openvino_genai.text import TextOfTokens
+from tpy_backends.openvino_genai.text import TextOfTokens, TokenTexts
 from tpy_data.generation.core.values import stop_strings
 
 _REASONS: Final = {genai.GenerationFinishReason.LENGTH: "length", genai.GenerationFinishReason.STOP: "stop"}
@@ -88,8 +88,9 @@ class GenAiEngine:
             raise InvalidArgument(f"OpenVINO GenAI {genai.__version__} cannot load '{path}': {error}") from None
         self._settings = settings
         self._tokenizer = self._pipeline.get_tokenizer()
+        self._texts = TokenTexts(self._decode_together, self._encode, facts.vocabulary)
         self._decoded: dict[tuple[int, ...], str] = {}
-        """The texts of this step. A decode is an inference of OpenVINO's: those of all sequences in one take hardly longer."""
+        """The texts of this step that had to be decoded: those of all sequences together take hardly longer than one."""
         self._defaults = self._pipeline.get_config()
         if not 0 <= self._defaults.eos_token_id < 2**31:
             self._defaults.set_eos_token_id(self._tokenizer.get_eos_token_id())
@@ -206,7 +207,7 @@ class GenAiEngine:
             if largest >= self._vocabulary:
                 raise InvalidArgument(f"'prompt_token_ids' has the token {largest}, the model knows {self._vocabulary}")
             return list(request.prompt_token_ids)
-        tokens: list[int] = self._tokenizer.encode(request.prompt).input_ids.data[0].tolist() if request.prompt else []
+        tokens = self._encode(request.prompt) if request.prompt else []
         if len(tokens) > 1 and tokens[0] == tokens[1] == self._bos and request.prompt.startswith(self._bos_text):
             del tokens[0]  # the chat template has written it already
         if not tokens:
@@ -217,16 +218,22 @@ class GenAiEngine:
         """Decode together what will be asked for of these sequences with their new tokens."""
         wanted = {tuple(part) for each, tokens in found for part in each.text.parts(tokens) if part}
         wanted |= {(token,) for each, tokens in found if each.logprobs for token in tokens}
-        parts = list(wanted)
-        self._decoded = dict(zip(parts, self._tokenizer.decode([list(part) for part in parts]), strict=True)) if parts else {}
+        parts = [part for part in wanted if self._texts.text_of(part) is None]
+        self._decoded = dict(zip(parts, self._decode_together([list(part) for part in parts]), strict=True)) if parts else {}
 
     def _decode(self, tokens: list[int]) -> str:
-        if not tokens:
-            return ""
-        text = self._decoded.get(tuple(tokens))
+        text = self._texts.text_of(tokens)
         if text is None:
-            text = str(self._tokenizer.decode(tokens))
-        return text
+            text = self._decoded.get(tuple(tokens))
+        return str(self._tokenizer.decode(tokens)) if text is None else text
+
+    def _decode_together(self, texts: list[list[int]]) -> list[str]:
+        decoded: list[str] = self._tokenizer.decode(texts)
+        return decoded
+
+    def _encode(self, text: str) -> list[int]:
+        tokens: list[int] = self._tokenizer.encode(text).input_ids.data[0].tolist()
+        return tokens
 
     def _estimate(self, prompt: str) -> int:
         """The tokens of a prompt that is too long: the tokenizer cuts it at the length that the model was made for."""
