@@ -185,7 +185,13 @@ def test_what_will_be_decoded_is_known_before(steps: list[list[int]]) -> None:
         assert decoded == expected
 
 
-_WORDS = ["", *[" " + word for word in ("a", "sea", "the", "'s")], *"abcdefs.,!?-'()", *[f"<{byte}>" for byte in "é漢".encode()]]
+_WORDS = [
+    "",
+    *[" " + word for word in ("a", "sea", "the", "'s")],
+    *"abcdefs.,!?-'()",
+    *[f"<{byte}>" for byte in "é漢".encode()],
+    "<|end|>",
+]
 
 
 def _encode_words(text: str) -> list[int]:
@@ -193,15 +199,22 @@ def _encode_words(text: str) -> list[int]:
     tokens: list[int] = []
     while text:
         piece = max((word for word in _WORDS if text.startswith(word)), key=len)
-        tokens += [_WORDS.index(piece)] if piece else [_WORDS.index(f"<{byte}>") for byte in text[0].encode() if f"<{byte}>" in _WORDS]
+        tokens += (
+            [_WORDS.index(piece)] if piece else [_WORDS.index(f"<{byte}>") for byte in text[0].encode() if f"<{byte}>" in _WORDS]
+        )
         text = text[max(1, len(piece)) :]
     return tokens
 
 
-def _decode_words(tokens: list[int]) -> str:
-    """The space at the beginning is left out."""
-    data = b"".join([bytes([int(_WORDS[token][1:-1])]) if _WORDS[token][:1] == "<" else _WORDS[token].encode() for token in tokens])
+def _decode_words(tokens: list[int], *, shows_special: bool = False) -> str:
+    """The space at the beginning is left out, and so are special tokens."""
+    pieces = [_WORDS[token] for token in tokens if shows_special or _WORDS[token] != "<|end|>"]
+    data = b"".join([bytes([int(piece[1:-1])]) if piece[1:-1].isdigit() else piece.encode() for piece in pieces])
     return data.decode(errors="replace").removeprefix(" ")
+
+
+def _show_words(texts: list[list[int]]) -> list[str]:
+    return [_decode_words(text, shows_special=True) for text in texts]
 
 
 def _decode_sentences(tokens: list[int]) -> str:
@@ -211,19 +224,20 @@ def _decode_sentences(tokens: list[int]) -> str:
 
 @given(st.lists(st.integers(0, len(_WORDS) - 1), max_size=12))
 def test_the_text_of_tokens_is_known_where_they_do_not_depend_on_each_other(tokens: list[int]) -> None:
-    texts = TokenTexts(lambda parts: [_decode_words(part) for part in parts], _encode_words, len(_WORDS))
+    texts = TokenTexts(lambda parts: [_decode_words(part) for part in parts], _encode_words, len(_WORDS), _show_words)
     found = texts.text_of(tokens)
-    is_text = [_WORDS[token] and "<" not in _WORDS[token] for token in tokens]
-    assert found == (_decode_words(tokens) if all(is_text) else None)
+    pieces = [_WORDS[token] for token in tokens]
+    is_known = "" not in pieces and all(piece == "<|end|>" or "<" not in piece for piece in pieces) and pieces[:1] != ["<|end|>"]
+    assert found == (_decode_words(tokens) if is_known else None)
 
 
 def test_nothing_is_known_of_a_tokenizer_whose_tokens_depend_on_each_other() -> None:
-    texts = TokenTexts(lambda parts: [_decode_sentences(part) for part in parts], _encode_words, len(_WORDS))
+    texts = TokenTexts(lambda parts: [_decode_sentences(part) for part in parts], _encode_words, len(_WORDS), _show_words)
     assert texts.text_of([1, 2]) is None
 
 
 @pytest.mark.parametrize("vocabulary", [0, len(_WORDS) + 1])
 def test_nothing_is_known_of_a_tokenizer_with_fewer_tokens_than_its_model(vocabulary: int) -> None:
-    texts = TokenTexts(lambda parts: [_decode_words(part) for part in parts], _encode_words, vocabulary)
+    texts = TokenTexts(lambda parts: [_decode_words(part) for part in parts], _encode_words, vocabulary, _show_words)
     assert texts.text_of([1, 2]) is None
     assert not texts.text_of([])

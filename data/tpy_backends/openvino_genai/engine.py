@@ -88,7 +88,7 @@ class GenAiEngine:
             raise InvalidArgument(f"OpenVINO GenAI {genai.__version__} cannot load '{path}': {error}") from None
         self._settings = settings
         self._tokenizer = self._pipeline.get_tokenizer()
-        self._texts = TokenTexts(self._decode_together, self._encode, facts.vocabulary)
+        self._texts = TokenTexts(self._decode_together, self._encode, facts.vocabulary, self._show_together)
         self._decoded: dict[tuple[int, ...], str] = {}
         """The texts of this step that had to be decoded: those of all sequences together take hardly longer than one."""
         self._defaults = self._pipeline.get_config()
@@ -230,6 +230,11 @@ class GenAiEngine:
     def _decode_together(self, texts: list[list[int]]) -> list[str]:
         decoded: list[str] = self._tokenizer.decode(texts)
         return decoded
+
+    def _show_together(self, texts: list[list[int]]) -> list[str]:
+        """With special tokens."""
+        shown: list[str] = self._tokenizer.decode(texts, skip_special_tokens=False)
+        return shown
 
     def _encode(self, text: str) -> list[int]:
         tokens: list[int] = self._tokenizer.encode(text).input_ids.data[0].tolist()

@@ -21,34 +21,43 @@ class TokenTexts:
     """The text of a token behind another one, and as the first, where it depends on nothing else.
 
     To decode is an inference of OpenVINO's, which takes some 250 us, more than all else between two steps of an engine with one
-    sequence. Text by text it is needed for tokens that are no text of their own: parts of a character, and special ones.
+    sequence. It is needed for tokens that are no text of their own: parts of a character, and a special one at the beginning.
     """
 
     __slots__ = ("_behind", "_first")
 
     def __init__(
-        self, decode_all: Callable[[list[list[int]]], list[str]], encode: Callable[[str], list[int]], vocabulary: int
+        self,
+        decode_all: Callable[[list[list[int]]], list[str]],
+        encode: Callable[[str], list[int]],
+        vocabulary: int,
+        show_all: Callable[[list[list[int]]], list[str]],
     ) -> None:
         """Decodes the `vocabulary` tokens at once, and then some texts both ways. Of a tokenizer for which they differ, or which
-        does not know all these tokens, nothing is known."""
+        does not know all these tokens, nothing is known. `show_all` decodes special tokens as well, which `decode_all` leaves
+        out."""
         self._first: Sequence[str | None] = ()
-        self._behind: Sequence[str | None] = ()
+        self._behind: list[str | None] = []
         if not vocabulary:
             return
         try:
             anchor = encode("a")[-1]
             before, *behind = decode_all([[anchor], *[[anchor, token] for token in range(vocabulary)]])
-            self._first = [_whole(text) for text in decode_all([[token] for token in range(vocabulary)])]
+            alone = [[token] for token in range(vocabulary)]
+            first, shown = decode_all(alone), show_all(alone)
+            special = {token for token in range(vocabulary) if not first[token] and _whole(shown[token])}
             random = Random(0)
             samples = [[random.randrange(vocabulary) for _ in range(_SAMPLE_TOKENS)] for _ in range(_SAMPLES)]
-            samples.append(encode(_SAMPLE_TEXT))
+            samples += [encode(_SAMPLE_TEXT), *[[anchor, token, anchor] for token in special]]
             texts = decode_all(samples)
         except (RuntimeError, IndexError):
-            self._first = ()
             return
+        self._first = [_whole(text) for text in first]
         self._behind = [_whole(text[len(before) :]) if text.startswith(before) else None for text in behind]
+        for token in special:
+            self._behind[token] = ""
         if any(self.text_of(each) not in (None, text) for each, text in zip(samples, texts, strict=True)):
-            self._first = self._behind = ()
+            self._first, self._behind = (), []
 
     def text_of(self, tokens: Sequence[int]) -> str | None:
         """The text of these tokens; None: they have to be decoded together."""
