@@ -131,6 +131,7 @@ def _run(chance: Chance, make: type[TunedDynamicCore]) -> int:
     options = msgspec.structs.replace(tuned_options(random_options(chance)), overlap=None)
     terms = TunerTerms(
         windows_min=chance.choice((1, 2)),
+        split_ns_min=0,
         gain_permille_min=chance.choice((-3000, 0, 50)),
         fit_batches=chance.choice((1, 3)),
         learn_ns_min=chance.choice((0, 10)),

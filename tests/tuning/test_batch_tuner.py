@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpy.messages import CurvePoint
-from tpy_data.schedulers.core.batch_tuner import BatchTuner
+from tpy_data.schedulers.core.batch_tuner import BatchTuner, TunerTerms
 from tpy_data.schedulers.core.cost_curve import CostCurve
 from tpy_data.schedulers.core.replay import Arrivals, alone, beside, lost_beside_ns, lost_ns
 from tpy_data.schedulers.core.splitting import quickest, splits
@@ -23,7 +23,7 @@ PARTS = (32, 8, 4, 2, 1)
 def tuner_of(times_ns: dict[int, int], *, target_ns: int = 0) -> BatchTuner:
     """One that knows these times, of a version with one instance."""
     points = [CurvePoint(rows, ns, 0, 32) for rows, ns in times_ns.items()]
-    tuner = BatchTuner(CostCurve(ROWS_MAX, points), target_ns)
+    tuner = BatchTuner(CostCurve(ROWS_MAX, points), target_ns, TunerTerms(split_ns_min=0))
     tuner.may_wait = True
     return tuner
 
@@ -154,7 +154,7 @@ def test_the_first_part_is_that_of_the_best_way_to_split(times_ns: dict[int, int
         ways = [(cell + price) * curve.cell_ns(part) + best(cell - part) for part in parts if part < cell]
         return min([(cell + price) * curve.cell_ns(cell), *ways])
 
-    for cell, part in enumerate(splits(curve, parts, 12, price, 0)):
+    for cell, part in enumerate(splits(curve, parts, 12, price, 0, 0)):
         assert cell == part or part in parts
         if cell:
             assert (cell + price) * curve.cell_ns(part) + (best(cell - part) if part < cell else 0) == best(cell)
@@ -262,6 +262,15 @@ def test_what_most_wait_for_is_tried_with_half_and_split_if_that_is_better() -> 
     assert sorted(set(sent), reverse=True) == [8, 4, 2]
     assert sent[-1] == 2
     assert model.explain(0).sizes
+
+
+def test_a_quick_batch_is_neither_split_nor_tried_with_half() -> None:
+    """Its time says more about what else happens than about its size."""
+    times_ns = {1: 100_000, 2: 500_000, 8: 600_000, 16: 900_000}
+    points = [CurvePoint(rows, ns, 0, 32) for rows, ns in times_ns.items()]
+    assert [BatchTuner(CostCurve(ROWS_MAX, points)).size(rows, 0, 0) for rows in (2, 8, 16)] == [2, 8, 16]
+    slower = [CurvePoint(rows, 20 * ns, 0, 32) for rows, ns in times_ns.items()]
+    assert [BatchTuner(CostCurve(ROWS_MAX, slower)).size(rows, 0, 0) for rows in (2, 8, 16)] == [1, 1, 1]
 
 
 def test_half_that_is_no_better_is_tried_a_few_times_only() -> None:

@@ -24,6 +24,7 @@ from tpy.limits.tuning import (
     GAIN_PERMILLE_MIN,
     LEARN_NS_MIN,
     SHARED_GAIN_PERMILLE_MIN,
+    SPLIT_NS_MIN,
     WAIT_NS_MAX,
     WINDOWS_LATELY,
     WINDOWS_MEMORY,
@@ -56,6 +57,7 @@ class TunerTerms(msgspec.Struct, frozen=True, kw_only=True):
     * `gain_permille_min`: the share of the requests' time that a wait or a split must save; `shared_gain_permille_min`: a wait
       of one of several instances.
     * `fit_batches`: from one look at the curve to the next.
+    * `split_ns_min`: what takes less is neither split nor tried with half its size.
     * `learn_ns_min`: from one batch that is learned of to the next, where the load is as it was.
     """
 
@@ -63,6 +65,7 @@ class TunerTerms(msgspec.Struct, frozen=True, kw_only=True):
     gain_permille_min: int = GAIN_PERMILLE_MIN
     shared_gain_permille_min: int = SHARED_GAIN_PERMILLE_MIN
     fit_batches: int = FIT_BATCHES
+    split_ns_min: int = SPLIT_NS_MIN
     learn_ns_min: int = LEARN_NS_MIN
 
 
@@ -453,6 +456,7 @@ class BatchTuner:
             largest,
             self._behind(curve.cell_ns(largest), now_ns) // curve.width,
             self._terms.gain_permille_min,
+            self._terms.split_ns_min,
         )
         if self._parts[largest] < largest:
             self._parts[largest:] = [self._parts[largest]] * (cells + 1 - largest)
@@ -466,6 +470,8 @@ class BatchTuner:
         """A size that should be tried, because nobody knows whether it is better than the one that is sent when most wait: half
         of that, or twice a part; 0: none."""
         largest = known[-1]
+        if self.curve.cell_ns(largest) < self._terms.split_ns_min:
+            return 0
         part = self._parts[largest]
         if part < largest and 2 * part < largest and not _has_tried(2 * part, known):
             return 2 * part

@@ -27,13 +27,16 @@ def quickest(curve: CostCurve) -> list[int]:
     return sorted(cell for _, cell in sorted(found)[:_PARTS_MAX])
 
 
-def splits(curve: CostCurve, parts: Sequence[int], largest: int, price: int, gain_permille_min: int) -> list[int]:
+def splits(curve: CostCurve, parts: Sequence[int], largest: int, price: int, gain_permille_min: int, ns_min: int) -> list[int]:
     """By cell up to the largest, the cell that is sent of it first: one of `parts`, or all of it. A split saves time of the
-    requests in it and of `price` others that wait behind it, at least so much of what those in it need together."""
+    requests in it and of `price` others that wait behind it, at least so much of what those in it need together. What takes less
+    than `ns_min` is not split."""
     sent = list(range(largest + 1))
     values = [0] * (largest + 1)
     for cell in sent[1:]:
         values[cell] = whole = (cell + price) * curve.cell_ns(cell)
+        if curve.cell_ns(cell) < ns_min:
+            continue
         gain_min = cell * curve.cell_ns(cell) * gain_permille_min
         for part in parts:
             if part >= cell:
