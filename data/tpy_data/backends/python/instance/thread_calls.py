@@ -11,8 +11,7 @@ import numpy as np
 from tpy.backend import ExecutionRequest, ServerCall, ServerCalls, WaitingBatch
 from tpy.errors import InvalidArgument, TpyError, Unavailable
 from tpy.limits import MODEL_CALLS_OUTSTANDING_MAX
-from tpy.messages import InferenceRequest, InferenceResponse, Tensor
-from tpy.messages.records import record_of
+from tpy.messages import InferenceRequest, InferenceResponse, Tensor, record_of
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.worker import datatypes, tensor
 from tpy_data.backends.python.worker.failures import ErrorCode, TritonError, TritonModelException

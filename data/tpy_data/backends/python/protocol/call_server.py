@@ -11,8 +11,7 @@ import numpy as np
 from tpy.backend import ServerCall, ServerCalls, WaitingBatch
 from tpy.errors import InvalidArgument, TpyError, Unavailable, Unsupported
 from tpy.limits import MODEL_CALL_BYTES_OUTSTANDING_MAX, MODEL_CALLS_OUTSTANDING_MAX
-from tpy.messages import InferenceRequest, InferenceResponse, Residency, Tensor
-from tpy.messages.records import record_of
+from tpy.messages import InferenceRequest, InferenceResponse, Residency, Tensor, record_of
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.protocol.connection import WorkerConnection
 from tpy_data.backends.python.protocol.messages import (
