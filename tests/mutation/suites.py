@@ -46,7 +46,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "data/tpy_data/cache/core/*.py": ("fuzz:response_cache", "fuzz:cache_entry", "tests/cache", "tests/engine"),
     f"{_ENGINE}/*/core/*.py": ("fuzz:call_circles", "tests/unit/test_call_circles.py", "tests/engine", "tests/simulation"),
     f"{_ENGINE}/channels/rate_limiter.py": ("tests/engine", "tests/simulation"),
-    f"{_WORKER}/core/*.py": (
+    f"{_WORKER}/wire/core/*.py": (
         "fuzz:worker_frames",
         "fuzz:worker_tensors",
         "fuzz:worker_session",
@@ -210,7 +210,7 @@ GROUPS: dict[str, str] = {
     "response cache, core": "data/tpy_data/cache/core/*.py",
     "engine, core": f"{_ENGINE}/*/core/*.py",
     "engine, rate limiter": f"{_ENGINE}/channels/rate_limiter.py",
-    "python worker, core": f"{_WORKER}/core/*.py",
+    "python worker, core": f"{_WORKER}/wire/core/*.py",
     "control plane, core": "control/tpy_control/core/*.py",
     "repositories in the cloud, core": "control/tpy_cloud/core/*.py",
     "control plane, driver": "control/tpy_control/plane.py",

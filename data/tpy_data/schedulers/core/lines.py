@@ -1,4 +1,4 @@
-"""Where tickets wait: the level of a queue, and the line of a tenant. Of any kind of ticket, since a ticket names its line."""
+"""The places where tickets wait: a level of a queue, the line of a tenant. Of any kind of ticket, as a ticket names its line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tpy_data.schedulers.core.tenants import Tenant
 TicketT = TypeVar("TicketT", bound=Hashable)
 
 
-class Level(Generic[TicketT]):
+class TicketLevel(Generic[TicketT]):
     """One priority level: unexpired tickets in order of arrival, and tickets whose time in the queue is over but that are kept
     (DELAY), in order of that time. Linked dictionaries, because a ticket may leave from the middle at any moment."""
 
@@ -49,7 +49,9 @@ class TenantLine(Generic[TicketT]):
     def __init__(self, number: int, tenant: Tenant, options: DynamicOptions) -> None:
         self.number = number
         self.tenant = tenant
-        self.levels = tuple(Level[TicketT](index, rules) for index, rules in enumerate(options.levels))
+        self.levels: tuple[TicketLevel[TicketT], ...] = tuple(
+            TicketLevel(index, rules) for index, rules in enumerate(options.levels)
+        )
         for level in self.levels:
             level.size_max = math.inf  # FairQueue.admit bounds it
         self.count = 0

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from tpy.messages import LevelActivity
 from tpy_data.schedulers.core.contract import Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
-from tpy_data.schedulers.core.lines import Level
+from tpy_data.schedulers.core.lines import TicketLevel
 
-QueueLevel = Level[Ticket]
+QueueLevel = TicketLevel[Ticket]
 
 
 class PriorityQueue:

@@ -31,7 +31,7 @@ class Limit(enum.Enum):
     """Its part, by weight, of a queue that is full (max_queue_size)."""
 
 
-class Waiting(Protocol):
+class CountedLine(Protocol):
     """A tenant's tickets in one queue, as far as the tenant goes: the `TenantLine` of a FairQueue."""
 
     count: int
@@ -69,7 +69,7 @@ class Tenant:
         self.running = 0
         self.loading = 0
         self.loading_bytes = 0
-        self.lines: WeakSet[Waiting] = WeakSet()
+        self.lines: WeakSet[CountedLine] = WeakSet()
         self.instance_ns = 0
         self.device_ns = 0
         self.tokens = 0

@@ -1,4 +1,4 @@
-"""CallServer: the calls of a worker's model to the server (`worker/calls.py`), and what it asks of the model repository."""
+"""CallServer: the calls of a worker's model to the server (`worker/link/calls.py`), and what it asks of the model repository."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tpy_data.backends.python.protocol.messages import (
     received,
 )
 from tpy_data.backends.python.protocol.small import are_small_texts, is_small_answer
-from tpy_data.backends.python.worker.core.batch import Layout, NoMemory, read
-from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
+from tpy_data.backends.python.worker.wire.core.batch import Layout, NoMemory, read
+from tpy_data.backends.python.worker.wire.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
 
 _UINT64_MAX = (1 << 64) - 1
 

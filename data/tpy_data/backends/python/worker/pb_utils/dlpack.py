@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from . import datatypes
-from .device_buffer import DeviceBuffer
+from ..wire.core import datatypes
+from ..wire.core.datatypes import DeviceBuffer
 from .failures import TritonModelException
 
 CPU, CUDA, CUDA_HOST = 1, 2, 3

@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .core.batch import Array, Layout, Segment, read
-from .core.frames import HEADER_BYTES_MAX, FrameKind, ProtocolViolation, ReceivedFrame
-from .device_buffer import DeviceBuffer
+from ..pb_utils.failures import TritonModelException
+from ..wire.core.batch import Array, Layout, Segment, read
+from ..wire.core.datatypes import DeviceBuffer
+from ..wire.core.frames import HEADER_BYTES_MAX, FrameKind, ProtocolViolation, ReceivedFrame
+from ..wire.endpoint import NO_TENSORS, Closed, Endpoint, Foreign
 from .device_memory import DeviceMemories
-from .endpoint import NO_TENSORS, Closed, Endpoint, Foreign
-from .failures import TritonModelException
 
 GONE = "the server is gone"
 

@@ -1,7 +1,4 @@
-"""`triton_python_backend_utils`: the module that model.py imports, usually as `pb_utils`.
-
-Names, arguments and texts are Triton's. What this server does not offer yet is here too and says so when it is used.
-"""
+"""The functions of pb_utils: on tensors, types and configurations, and to load, unload and ask for models."""
 
 from __future__ import annotations
 
@@ -10,68 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from . import context, datatypes
-from .auto_complete import ModelConfig
-from .failures import TritonError, TritonModelException
-from .logger import Logger
-from .metrics import MetricFamily
-from .model_calls import is_model_ready, load_model, unload_model
-from .pending_call import ResponseIterator
-from .request import (
-    TRITONSERVER_MEMORY_CPU,
-    TRITONSERVER_MEMORY_GPU,
-    TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
-    TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
-    TRITONSERVER_REQUEST_RELEASE_ALL,
-    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
-    TRITONSERVER_RESPONSE_COMPLETE_FINAL,
-    InferenceRequest,
-    PreferredMemory,
-    is_of_the_models_making,
-)
+from ..wire.core import datatypes
+from . import context
+from .arguments import as_text, text_argument
+from .context import SERVING, CallPort
+from .failures import TritonModelException
+from .request import InferenceRequest, is_of_the_models_making
 from .response import InferenceResponse
-from .response_sender import InferenceResponseSender
 from .tensor import Tensor
-from .trace import InferenceTrace
 
 TRITON_STRING_TO_NUMPY = datatypes.STRING_TO_NUMPY
-
-__all__ = [
-    "TRITONSERVER_MEMORY_CPU",
-    "TRITONSERVER_MEMORY_GPU",
-    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END",
-    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START",
-    "TRITONSERVER_REQUEST_RELEASE_ALL",
-    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE",
-    "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
-    "TRITON_STRING_TO_NUMPY",
-    "InferenceRequest",
-    "InferenceResponse",
-    "InferenceResponseSender",
-    "InferenceTrace",
-    "Logger",
-    "MetricFamily",
-    "ModelConfig",
-    "PreferredMemory",
-    "ResponseIterator",
-    "Tensor",
-    "TritonError",
-    "TritonModelException",
-    "deserialize_bytes_tensor",
-    "get_input_config_by_name",
-    "get_input_tensor_by_name",
-    "get_model_dir",
-    "get_output_config_by_name",
-    "get_output_tensor_by_name",
-    "is_model_ready",
-    "load_model",
-    "numpy_to_triton_type",
-    "serialize_byte_tensor",
-    "triton_string_to_numpy",
-    "triton_to_numpy_type",
-    "unload_model",
-    "using_decoupled_model_transaction_policy",
-]
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
@@ -158,5 +103,74 @@ def get_model_dir() -> str:
     return known.directory
 
 
+def load_model(model_name: str, config: str = "", files: dict[str, Any] | None = None) -> None:
+    """Load or reload a model and return when it serves; the server must run with --model-control-mode=explicit.
+
+    `config` is a configuration as JSON, in place of config.pbtxt; `files` maps "file:<version>/<name>" to contents, which make up
+    the model instead of its folder. Raises TritonModelException with the reason when it does not load.
+    """
+    model_name = text_argument("load_model", "model_name", model_name)
+    config = text_argument("load_model", "config", config)
+    if files is not None and not isinstance(files, dict):
+        raise TritonModelException(
+            f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
+        )
+    contents: dict[str, bytes] = {}
+    for path, content in (files or {}).items():
+        path_text = as_text(path)
+        if path_text is None or not isinstance(content, (bytes, bytearray, memoryview, str)):
+            raise TritonModelException(
+                f"failed to load model '{model_name}', files should map paths (str) to contents (bytes), got {path!r}: "
+                f"{type(content).__name__}"
+            )
+        contents[path_text] = content.encode() if isinstance(content, str) else bytes(content)
+    port = _port("load_model()")
+    if port.phase != SERVING:
+        raise TritonModelException(
+            f"Failed to load model: load_model() is not possible in {port.phase}(), where it could wait for itself; "
+            "expected it in execute() or in a thread of the model"
+        )
+    try:
+        port.load_model(model_name, config, contents)
+    except TritonModelException as error:
+        raise TritonModelException(f"Failed to load model: {error}") from None
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Stop serving a model; requests that it has are finished. Unknown models are fine. Raises TritonModelException."""
+    model_name = text_argument("unload_model", "model_name", model_name)
+    port = _port("unload_model()")
+    try:
+        port.unload_model(model_name, unload_dependents=bool(unload_dependents))
+    except TritonModelException as error:
+        raise TritonModelException(f"Failed to unload model: {error}") from None
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Returns True if the version ("": any) of a model would serve a request. Raises TritonModelException for an invalid
+    version."""
+    model_name = text_argument("is_model_ready", "model_name", model_name, "replace")
+    model_version = text_argument("is_model_ready", "model_version", model_version)
+    version: int | None = None
+    if model_version:
+        try:
+            version = int(model_version)
+        except ValueError:
+            version = -1
+        if version < 0:
+            raise TritonModelException(
+                "Failed to check model readiness: failed to get model version from specified version string "
+                f"'{model_version}', version should be an integral value > 0"
+            )
+    return _port("is_model_ready()").is_model_ready(model_name, version)
+
+
 def _named(listed: Any, name: str) -> dict[str, Any] | None:
     return next((entry for entry in listed if entry["name"] == name), None)
+
+
+def _port(function: str) -> CallPort:
+    known = context.current()
+    if known is None or known.calls is None:
+        raise TritonModelException(f"{function} is possible in a served model only")
+    return known.calls

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .core.batch import Layout, Segment
-from .failures import ErrorCode, ModelFailure, unsendable
-from .request import InferenceRequest, received
-from .response import InferenceResponse
-from .tensor import storage_of, wrap
-from .trace import NOT_TRACED, InferenceTrace
+from ..pb_utils.failures import ErrorCode, ModelFailure, unsendable
+from ..pb_utils.request import NOT_TRACED, InferenceRequest, InferenceTrace, received
+from ..pb_utils.response import InferenceResponse
+from ..pb_utils.tensor import storage_of, wrap
+from ..wire.core.batch import Layout, Segment
 
 Read = Callable[[Any, memoryview, Any], Any]
 """As `Connection.read`."""

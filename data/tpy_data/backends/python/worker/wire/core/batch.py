@@ -1,8 +1,8 @@
 """The layout of a batch's tensors: small ones in the frame's data area, large ones in one shared segment.
 
 A tensor's descriptor in the JSON header is `[name, type number, shape, where, offset, bytes]`, `where` 0 for the frame's data
-area and 1 for the message's segment; or a text, for a tensor in a device's memory (`../device_memory.py`). Neither end copies to
-decode: arrays are views of the frame or of the segment.
+area and 1 for the message's segment; or a text, for a tensor in a device's memory (`link/device_memory.py`). Neither end copies
+to decode: arrays are views of the frame or of the segment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .. import datatypes  # noqa: TID252  # this package has another name inside a worker
+from . import datatypes
 from .frames import ALIGNMENT, DATA_BYTES_MAX, Buffer, ProtocolViolation
 
 Array = np.ndarray[Any, Any]

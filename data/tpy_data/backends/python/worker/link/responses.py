@@ -9,15 +9,14 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
+from ..model.messages import answer_of, failed_answer
+from ..pb_utils.failures import ErrorCode
+from ..pb_utils.response import DROPPED, InferenceResponse, SingleAnswer, StreamedAnswer
+from ..wire.core.batch import Layout
+from ..wire.core.frames import FrameKind, ReceivedFrame
+from ..wire.core.windows import Window
+from ..wire.endpoint import Closed
 from .connection import TEXT_BYTES_MAX, ServerConnection, decode, encode
-from .core.batch import Layout
-from .core.frames import FrameKind, ReceivedFrame
-from .core.windows import Window
-from .endpoint import Closed
-from .failures import ErrorCode
-from .messages import answer_of, failed_answer
-from .response import InferenceResponse
-from .response_sender import DROPPED, SingleAnswer, StreamedAnswer
 
 
 class Flow:

@@ -12,8 +12,8 @@ import types
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from . import pb_utils
-from .failures import ModelFailure, describe
+from .. import pb_utils
+from ..pb_utils.failures import ModelFailure, describe
 
 UTILITIES = "triton_python_backend_utils"
 

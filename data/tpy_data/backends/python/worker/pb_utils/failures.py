@@ -9,10 +9,10 @@ import types
 from .arguments import text_argument
 
 _NOT_THE_MODELS = (
-    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
     os.path.join(os.path.dirname(os.__file__), "asyncio") + os.sep,
 )
-"""Folders whose frames say nothing about the model: this one, and the loop under an async execute."""
+"""Folders whose frames say nothing about the model: the worker's, and the loop under an async execute."""
 
 
 LINES_MAX = 16

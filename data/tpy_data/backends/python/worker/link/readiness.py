@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ..model.messages import sendable
+from ..model.runner import Runner
+from ..pb_utils.failures import ModelFailure, TritonModelException
+from ..wire.core.frames import FrameKind, ReceivedFrame
 from .connection import ServerConnection
-from .core.frames import FrameKind, ReceivedFrame
-from .failures import ModelFailure, TritonModelException
-from .messages import sendable
-from .runner import Runner
 
 QUESTIONS_WAITING_MAX = 64
 """The server asks once at a time and gives up after seconds: more only wait for a model that hangs."""

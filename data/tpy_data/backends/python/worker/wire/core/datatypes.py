@@ -6,6 +6,7 @@ packages: its elements are kept as uint16.
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any
 
@@ -114,3 +115,21 @@ def deserialize(encoded: bytes | memoryview | np.ndarray[Any, Any], count: int) 
     if offset != size:
         raise ValueError(f"{size - offset} bytes after the last of {count} string elements")
     return elements
+
+
+class DeviceBuffer:
+    """A contiguous array in a device's memory, which is there as long as `owner` is; nobody touches it here."""
+
+    __slots__ = ("address", "device_id", "nbytes", "owner", "shape")
+
+    def __init__(self, address: int, shape: tuple[int, ...], nbytes: int, device_id: int, owner: object) -> None:
+        self.address = address
+        self.shape = shape
+        self.nbytes = nbytes
+        self.device_id = device_id
+        self.owner = owner
+
+
+def size_of(number: int, shape: tuple[int, ...]) -> int:
+    """The bytes of a tensor of this type, which is not BYTES."""
+    return math.prod(shape) * STORAGE_OF_NUMBER[number].itemsize

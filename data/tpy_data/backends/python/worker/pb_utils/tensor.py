@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from . import datatypes
+from ..wire.core import datatypes
+from ..wire.core.datatypes import DeviceBuffer
 from .arguments import as_text
-from .device_buffer import DeviceBuffer
 from .failures import TritonModelException
 
 

@@ -8,10 +8,9 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from .failures import TritonError, describe
-from .request import InferenceRequest
-from .response import InferenceResponse
-from .response_sender import StreamedAnswer
+from ..pb_utils.failures import TritonError, describe
+from ..pb_utils.request import InferenceRequest
+from ..pb_utils.response import InferenceResponse, StreamedAnswer
 
 Report = Callable[[BaseException, Sequence[str]], None]
 """Logs that these requests failed."""

@@ -6,14 +6,14 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from .auto_complete import ModelConfig
-from .core.batch import Layout, Segment
+from ..pb_utils.auto_complete import ModelConfig
+from ..pb_utils.failures import ModelFailure, describe
+from ..pb_utils.request import Answerable, InferenceRequest, is_rescheduled
+from ..pb_utils.response import InferenceResponse
+from ..wire.core.batch import Layout, Segment
 from .failure_log import InstanceFailureLog
-from .failures import ModelFailure, describe
 from .loader import ModelSource, load_class
 from .messages import Read, answer_of, requests_of
-from .request import Answerable, InferenceRequest, is_rescheduled
-from .response import InferenceResponse
 
 RunCoroutine = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine to its end."""

@@ -7,8 +7,8 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 
-from . import context
-from .failures import ModelFailure, is_the_models, text_of
+from ..pb_utils import context
+from ..pb_utils.failures import ModelFailure, is_the_models, text_of
 
 REPORTS_MAX = 10
 """In WINDOW_S. A model that fails every request must not fill the log; the rest is counted."""

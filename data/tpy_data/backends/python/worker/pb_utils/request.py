@@ -1,19 +1,17 @@
-"""pb_utils.InferenceRequest."""
+"""pb_utils.InferenceRequest, and the trace that a request belongs to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from . import model_calls
+from . import context
 from .arguments import FLAGS_MAX, int_argument, text_argument
+from .context import SERVING, CallPort
 from .failures import TritonModelException
-from .parameters import parameters_json
-from .pending_call import ResponseIterator
-from .response import InferenceResponse
-from .response_sender import AnswerSink, InferenceResponseSender, SingleAnswer, StreamedAnswer
+from .pending_call import ResponseIterator, as_future, as_iterator_future
+from .response import AnswerSink, InferenceResponse, InferenceResponseSender, SingleAnswer, StreamedAnswer, parameters_json
 from .tensor import Tensor
-from .trace import NOT_TRACED, InferenceTrace
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
@@ -27,6 +25,8 @@ TRITONSERVER_MEMORY_GPU = 1
 _REQUEST = "InferenceRequest"
 _MEMORY = "PreferredMemory"
 _MEMORY_TYPES = TRITONSERVER_MEMORY_CPU, TRITONSERVER_MEMORY_GPU
+
+_ONLY_WHILE_SERVING = "BLS is only supported during the 'execute' function."
 
 CORRELATION_ID_MAX = (1 << 64) - 1
 TIMEOUT_US_MAX = (1 << 64) - 1
@@ -186,18 +186,34 @@ class InferenceRequest(Answerable):
 
         What goes wrong with the call is the response's `error()`. Raises TritonModelException in initialize and finalize.
         """
-        self._check_memory()
-        return model_calls.execute(self, decoupled=decoupled)
+        port = self._port()
+        if not decoupled:
+            return port.infer(self, streams=False).take()[0]
+        port.prepare_waiting_elsewhere()
+        return ResponseIterator(port.infer(self, streams=True))
 
     def async_exec(self, decoupled: bool = False) -> Any:
-        """The same as an awaitable, for coroutines. The call is made at once, not only when it is awaited."""
-        self._check_memory()
-        return model_calls.execute_async(self, decoupled=decoupled)
+        """The same as an awaitable, for coroutines: an asyncio future. The call is made at once, not only when it is awaited."""
+        import asyncio
 
-    def _check_memory(self) -> None:
-        preferred = self._preferred_memory
-        if preferred is not None and preferred.preferred_memory_type != TRITONSERVER_MEMORY_CPU:
-            model_calls.require_devices()
+        asyncio.get_running_loop()
+        port = self._port()
+        port.prepare_waiting_elsewhere()
+        pending = port.infer(self, streams=decoupled)
+        return as_iterator_future(pending) if decoupled else as_future(pending)
+
+    def _port(self) -> CallPort:
+        """The way to the model. Raises TritonModelException where models cannot be called, or not with the preferred memory."""
+        known = context.current()
+        port = None if known is None else known.calls
+        if port is None or port.phase != SERVING:
+            raise TritonModelException(_ONLY_WHILE_SERVING)
+        if prefers_device(self) and not port.has_devices:
+            raise TritonModelException(
+                "preferred_memory TRITONSERVER_MEMORY_GPU is not offered: there is no GPU in this server, or this model does not "
+                "run in a separate process; expected TRITONSERVER_MEMORY_CPU"
+            )
+        return port
 
     def trace(self) -> InferenceTrace:
         """The trace it belongs to."""
@@ -288,3 +304,26 @@ def _never() -> bool:
 
 def _no_sink(request: Answerable) -> SingleAnswer:
     raise TritonModelException("get_response_sender() is for requests that execute was given")
+
+
+class InferenceTrace:
+    """The trace that a request belongs to; to be handed on to requests that the model makes (`trace=request.trace()`)."""
+
+    __slots__ = ("_context", "_number")
+
+    def __init__(self, context: str = "", number: int = 0) -> None:
+        self._context = context
+        self._number = number
+
+    def get_context(self) -> str | None:
+        """The trace's context as W3C headers in a JSON object, in mode opentelemetry; None when the request is not traced."""
+        return self._context or None
+
+
+def number_of(trace: InferenceTrace) -> int:
+    """The number by which the server knows the request that it is of, 0 for none."""
+    return trace._number
+
+
+NOT_TRACED = InferenceTrace()
+"""The trace of requests that are not traced."""

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import math
 import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import datatypes
-from .device_buffer import DeviceBuffer
-from .endpoint import Endpoint
-from .failures import TritonModelException
+from ..pb_utils.failures import TritonModelException
+from ..wire.core.datatypes import DeviceBuffer
+from ..wire.endpoint import Endpoint
 
 NO_DEVICES = "there are no GPUs in this server: tensors are in host memory"
 
@@ -96,8 +94,3 @@ class DeviceMemories:
     def forget(self, loans: Sequence[int]) -> None:
         """As `Lending.forget`."""
         self._endpoint.forget(loans)
-
-
-def size_of(number: int, shape: tuple[int, ...]) -> int:
-    """The bytes of a tensor of this type, which is not BYTES."""
-    return math.prod(shape) * datatypes.STORAGE_OF_NUMBER[number].itemsize

@@ -11,19 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from ..model.messages import sendable
+from ..pb_utils.context import LOADING
+from ..pb_utils.failures import ErrorCode, TritonError, TritonModelException
+from ..pb_utils.pending_call import PendingCall
+from ..pb_utils.request import InferenceRequest, number_of, prefers_device, target_of
+from ..pb_utils.response import InferenceResponse, received_response
+from ..pb_utils.tensor import storage_of, wrap
+from ..wire.core.batch import Layout, NoMemory
+from ..wire.core.frames import FrameKind, ReceivedFrame
+from ..wire.core.windows import BYTES_MAX, RESPONSES_MAX
+from ..wire.endpoint import Closed, Foreign
 from .connection import TEXT_BYTES_MAX, ServerConnection, decode, encode
-from .core.batch import Layout, NoMemory
-from .core.frames import FrameKind, ReceivedFrame
-from .core.windows import BYTES_MAX, RESPONSES_MAX
-from .endpoint import Closed, Foreign
-from .failures import ErrorCode, TritonError, TritonModelException
-from .messages import sendable
-from .model_calls import LOADING
-from .pending_call import PendingCall
-from .request import InferenceRequest, prefers_device, target_of
-from .response import InferenceResponse, received_response
-from .tensor import storage_of, wrap
-from .trace import number_of
 
 _FOREIGN = "models can be called in the model's own process only, not in one that it has started"
 
