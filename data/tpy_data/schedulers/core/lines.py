@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
-from tpy_data.schedulers.core.tenants import Tenant
+
+if TYPE_CHECKING:
+    from tpy_data.schedulers.core.tenants import Tenant  # which a server without tenants does not need
 
 TicketT = TypeVar("TicketT", bound=Hashable)
 
