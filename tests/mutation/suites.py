@@ -96,6 +96,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/e2e/test_tenants.py",
     ),
     "src/tpy/frontends/": ("tests/frontends", "tests/conformance", "tests/security"),
+    "src/tpy_page/": ("tests/frontends/http/test_page_files.py", "tests/frontends/http/test_pages.py", "tests/page"),
     "src/tpy_platforms/mlflow/": ("tests/frontends/mlflow", "tests/e2e/test_import.py"),
     "src/tpy_platforms/openai/": ("tests/frontends/openai", "tests/e2e/test_openai.py", "tests/e2e/test_openai_engine.py"),
     "src/tpy_platforms/sagemaker/": ("tests/unit/test_sagemaker_models.py", "tests/e2e/test_platforms.py"),

@@ -33,12 +33,6 @@ _HEADERS: Final = (
 )
 
 
-async def redirect_to_page(request: HttpRequest) -> HttpReply:
-    """From `/page` to the place that the page's files are relative to. A relative address: a proxy may have put the server
-    below another path."""
-    return HttpReply(status=308, content_type="text/plain", headers=(("Location", "page/"),))
-
-
 async def page_file(request: HttpRequest, *, file: str = _INDEX) -> HttpReply:
     """A file of the page. Raises NotFound."""
     found = page_files().get(file)
@@ -62,7 +56,7 @@ class PageFile(NamedTuple):
 @cache
 def page_files() -> dict[str, PageFile]:
     """The files by name. Read once: they are small."""
-    folder = files("tpy.frontends.http") / "page"
+    folder = files("tpy_page") / "files"
     return {file.name: _page_file(file.read_bytes()) for file in folder.iterdir() if file.name.rpartition(".")[2] in _TYPES}
 
 
