@@ -16,7 +16,9 @@ from fuzz.runner import first_line
 from fuzz.target import Target
 
 _SECONDS_DEFAULT = 60.0
-_PRODUCT = frozenset({"tpy", "tpy_backends", "tpy_cloud", "tpy_control", "tpy_data", "tpy_native", "tpy_platforms", "tpy_tools"})
+_PRODUCT = frozenset(
+    {"tpy", "tpy_backends", "tpy_cloud", "tpy_control", "tpy_data", "tpy_native", "tpy_page", "tpy_platforms", "tpy_tools"}
+)
 
 
 def _functions_of_the_product() -> list[types.FunctionType]:

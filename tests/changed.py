@@ -56,7 +56,7 @@ def files_of_package(name: str, root: Path = _ROOT) -> list[str]:
     beside = {each.parent for source in _SOURCES for each in (root / source / path).parent.glob("*/__init__.py")}
     there = (
         ", ".join(sorted(each.name for each in beside))
-        or "tpy, tpy_backends, tpy_cloud, tpy_control, tpy_data, tpy_native, tpy_platforms, tpy_tools"
+        or "tpy, tpy_backends, tpy_cloud, tpy_control, tpy_data, tpy_native, tpy_page, tpy_platforms, tpy_tools"
     )
     raise ValueError(f"no package is called {name!r}; expected a name like tpy_tools.load; at this place there are: {there}")
 

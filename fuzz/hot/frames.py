@@ -24,8 +24,8 @@ from tpy_data.backends.python.protocol.messages import (
     standard_frame,
     standard_result,
 )
-from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation, ReceivedFrame, encode
+from tpy_data.backends.python.worker.wire.core.batch import Layout
+from tpy_data.backends.python.worker.wire.core.frames import FrameKind, ProtocolViolation, ReceivedFrame, encode
 
 EXECUTE = "the frame of a batch is the bytes that Python writes, or is left to Python"
 RESULT = "a result is what Python reads, bit for bit, or is left to Python; whatever Python refuses is left to it"

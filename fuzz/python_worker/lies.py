@@ -29,8 +29,8 @@ from tpy_data.backends.python.instance.start import WorkerStart
 from tpy_data.backends.python.protocol.call_server import CallServer
 from tpy_data.backends.python.protocol.connection import WorkerConnection
 from tpy_data.backends.python.settings import read_settings
-from tpy_data.backends.python.worker.core.frames import FrameKind, encode
-from tpy_data.backends.python.worker.loader import ModelSource
+from tpy_data.backends.python.worker.model.loader import ModelSource
+from tpy_data.backends.python.worker.wire.core.frames import FrameKind, encode
 
 LIES = (
     "whatever a worker sends, each batch that it was given has one outcome or fails with it, each open request of a decoupled"

@@ -9,9 +9,8 @@ from fuzz.grpc.wire import cuts
 from fuzz.target import Violation
 from fuzz.tensors import elements, random_tensor, raw, spoiled
 from tpy.messages import DataType, Tensor
-from tpy_data.backends.python.worker import datatypes
-from tpy_data.backends.python.worker.core import batch
-from tpy_data.backends.python.worker.core.frames import (
+from tpy_data.backends.python.worker.wire.core import batch, datatypes
+from tpy_data.backends.python.worker.wire.core.frames import (
     DATA_BYTES_MAX,
     HEADER_BYTES_MAX,
     MEMORY_BYTES_MAX,

@@ -7,9 +7,9 @@ from collections import deque
 
 from fuzz.chance import Chance
 from fuzz.target import Violation
-from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation
-from tpy_data.backends.python.worker.core.session import WorkerSession
-from tpy_data.backends.python.worker.core.windows import BYTES_MAX, RESPONSES_MAX, Receipts, Window
+from tpy_data.backends.python.worker.wire.core.frames import FrameKind, ProtocolViolation
+from tpy_data.backends.python.worker.wire.core.session import WorkerSession
+from tpy_data.backends.python.worker.wire.core.windows import BYTES_MAX, RESPONSES_MAX, Receipts, Window
 
 SESSION = (
     "a session goes from loading over serving to its end as the picture says; whatever else is sent breaks it off for good, and"

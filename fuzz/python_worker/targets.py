@@ -5,8 +5,8 @@ from __future__ import annotations
 from fuzz.chance import Chance
 from fuzz.python_worker import lies, messages, talk
 from fuzz.target import Target
-from tpy_data.backends.python.worker.core.frames import FrameDecoder, FrameKind
-from tpy_data.backends.python.worker.core.windows import Window
+from tpy_data.backends.python.worker.wire.core.frames import FrameDecoder, FrameKind
+from tpy_data.backends.python.worker.wire.core.windows import Window
 
 
 class WideWindow(Window):

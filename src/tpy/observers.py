@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from tpy.messages import InferenceRequest, InferenceResponse
-from tpy.messages.records import RequestRecord
+from tpy.messages import InferenceRequest, InferenceResponse, RequestRecord
 
 _log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ def _alike(said: Any) -> Any:
     return json.loads(
         json.dumps(said)
         .replace("c_python_backend_utils.", "")
-        .replace("tpy_data.backends.python.worker.response.", "")
-        .replace("tpy_python_worker.response.", "")
+        .replace("tpy_data.backends.python.worker.pb_utils.response.", "")
+        .replace("tpy_python_worker.pb_utils.response.", "")
     )
 
 

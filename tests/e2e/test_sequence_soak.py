@@ -26,7 +26,7 @@ import tritonclient.grpc
 from tritonclient.grpc import service_pb2 as pb
 
 from tpy.units import MIB
-from tpy_data.backends.python.worker.segments import FREE_BYTES_MAX
+from tpy_data.backends.python.worker.wire.segments import FREE_BYTES_MAX
 
 from .gated import metrics
 from .sequence_models import build

@@ -16,8 +16,7 @@ from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult
 from tpy.config.histograms import COMPUTE_DURATION, FIRST_RESPONSE, QUEUE_DURATION, REQUEST_DURATION
 from tpy.config.model_config import HistogramOptions, MetricControl, MetricIdentifier, ModelMetrics, ResponseCache
 from tpy.errors import Internal, InvalidArgument
-from tpy.messages import DataType, Histogram, InferenceRequest, Latency, Summary, Tensor
-from tpy.messages.records import RequestRecord
+from tpy.messages import DataType, Histogram, InferenceRequest, Latency, RequestRecord, Summary, Tensor
 from tpy.observers import RequestObserver
 from tpy.telemetry.latencies import LatencyOptions, quantiles_of
 from tpy_data.cache.options import LocalCacheOptions

@@ -11,8 +11,7 @@ from trio.testing import MockClock
 from tests.engine.ensembles import CHAIN, MembersBackend
 from tests.engine.fakes import RecordingSink, Rig, config, request, rig
 from tpy.errors import TpyError
-from tpy.messages import InferenceRequest, InferenceResponse
-from tpy.messages.records import RequestRecord
+from tpy.messages import InferenceRequest, InferenceResponse, RequestRecord
 from tpy.observers import RequestObserver
 from tpy.units import NS_PER_MS
 

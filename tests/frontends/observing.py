@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpy.messages.records import RequestRecord
+from tpy.messages import RequestRecord
 from tpy.observers import RequestObserver
 
 

@@ -18,7 +18,7 @@ from tpy.frontends.grpc.codec.wire import REQUEST_CLASS, RESPONSE_CLASS
 from tpy.hot import build, codec
 from tpy.messages import DataType, Tensor
 from tpy_data.backends.python.protocol.messages import standard_result
-from tpy_data.backends.python.worker.core.frames import FrameKind, ReceivedFrame
+from tpy_data.backends.python.worker.wire.core.frames import FrameKind, ReceivedFrame
 
 native = pytest.mark.skipif(codec.FORM != codec.NATIVE, reason=f"the codec's form is {codec.FORM}")
 

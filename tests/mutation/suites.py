@@ -46,7 +46,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "data/tpy_data/cache/core/*.py": ("fuzz:response_cache", "fuzz:cache_entry", "tests/cache", "tests/engine"),
     f"{_ENGINE}/*/core/*.py": ("fuzz:call_circles", "tests/unit/test_call_circles.py", "tests/engine", "tests/simulation"),
     f"{_ENGINE}/channels/rate_limiter.py": ("tests/engine", "tests/simulation"),
-    f"{_WORKER}/core/*.py": (
+    f"{_WORKER}/wire/core/*.py": (
         "fuzz:worker_frames",
         "fuzz:worker_tensors",
         "fuzz:worker_session",
@@ -96,6 +96,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/e2e/test_tenants.py",
     ),
     "src/tpy/frontends/": ("tests/frontends", "tests/conformance", "tests/security"),
+    "src/tpy_page/": ("tests/frontends/http/test_page_files.py", "tests/frontends/http/test_pages.py", "tests/page"),
     "src/tpy_platforms/mlflow/": ("tests/frontends/mlflow", "tests/e2e/test_import.py"),
     "src/tpy_platforms/openai/": ("tests/frontends/openai", "tests/e2e/test_openai.py", "tests/e2e/test_openai_engine.py"),
     "src/tpy_platforms/sagemaker/": ("tests/unit/test_sagemaker_models.py", "tests/e2e/test_platforms.py"),
@@ -210,7 +211,7 @@ GROUPS: dict[str, str] = {
     "response cache, core": "data/tpy_data/cache/core/*.py",
     "engine, core": f"{_ENGINE}/*/core/*.py",
     "engine, rate limiter": f"{_ENGINE}/channels/rate_limiter.py",
-    "python worker, core": f"{_WORKER}/core/*.py",
+    "python worker, core": f"{_WORKER}/wire/core/*.py",
     "control plane, core": "control/tpy_control/core/*.py",
     "repositories in the cloud, core": "control/tpy_cloud/core/*.py",
     "control plane, driver": "control/tpy_control/plane.py",

@@ -22,10 +22,10 @@ from tpy.messages import (
     InferenceResponse,
     RecordingOptions,
     RecordingState,
+    RequestRecord,
     SequencePosition,
     Tensor,
 )
-from tpy.messages.records import RequestRecord
 from tpy.observers import RequestObservers
 from tpy.recording import recorder as recorder_module
 from tpy.recording import recording_file

@@ -19,11 +19,12 @@ import tpy_cloud
 import tpy_control
 import tpy_data
 import tpy_native
+import tpy_page
 import tpy_platforms
 import tpy_tools
 from tests.pace import at_pace
 
-PACKAGES = (tpy, tpy_backends, tpy_cloud, tpy_control, tpy_data, tpy_native, tpy_platforms, tpy_tools)
+PACKAGES = (tpy, tpy_backends, tpy_cloud, tpy_control, tpy_data, tpy_native, tpy_page, tpy_platforms, tpy_tools)
 FORBIDDEN_MODULES = {
     "pickle",
     "cPickle",

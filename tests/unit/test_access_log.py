@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tpy.errors import InvalidArgument
-from tpy.messages.records import RequestRecord
+from tpy.messages import RequestRecord
 from tpy.observers import RequestObservers
 from tpy.reloading import reload
 from tpy.telemetry.access_log import AccessLogOptions, access_log

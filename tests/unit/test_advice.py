@@ -16,7 +16,7 @@ from tpy.messages import DataType
 from tpy_backends.signature import Signature, TensorInfo
 from tpy_backends.validation import warn_of_outputs_left_out
 from tpy_control.core.scan import version_of
-from tpy_data.backends.python.worker.failures import LINES_MAX, describe
+from tpy_data.backends.python.worker.pb_utils.failures import LINES_MAX, describe
 from tpy_data.registry import how_to_get
 
 BACKENDS = ("dali", "identity", "onnxruntime", "python", "pytorch", "tensorflow", "tensorrt")

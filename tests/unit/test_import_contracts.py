@@ -19,6 +19,7 @@ PACKAGES = {
     "tpy_control": ROOT / "control",
     "tpy_data": ROOT / "data",
     "tpy_native": ROOT / "data",
+    "tpy_page": ROOT / "src",
     "tpy_platforms": ROOT / "src",
     "tpy_tools": ROOT / "src",
 }
@@ -34,6 +35,7 @@ CANARIES = {
     "the control plane runs under any event loop": ("tpy_control/options.py", "import trio"),
     "the server never sees the tools": ("tpy/cli/serve.py", "import tpy_tools.load"),
     "the server never sees a platform": ("tpy/frontends/http/app.py", "import tpy_platforms.openai"),
+    "the server never sees the page": ("tpy/frontends/http/app.py", "import tpy_page.page_files"),
     "the server never sees what loads compiled plug-ins": ("tpy_data/engine/data_plane.py", "import tpy_native.library"),
     "what loads compiled plug-ins sees contracts only": ("tpy_native/backend/backend.py", "import tpy_data.engine"),
     "the server never sees repositories in the cloud": ("tpy_control/run.py", "import tpy_cloud.source"),

@@ -28,6 +28,7 @@ NOT_NEEDED = (
     "tpy_data.agents.hosting",
     "tpy_data.backends.isolated",
     "tpy_native",
+    "tpy_page",
     "tpy_data.backends.python",
     "tpy.tenants",
     "tpy_data.engine.budget",
@@ -101,11 +102,12 @@ _SERVE = """
 import atexit, sys
 from tpy.__main__ import main
 
+OURS = "tpy tpy_backends tpy_cloud tpy_control tpy_data tpy_native tpy_page tpy_platforms tpy_tools".split()
+
 def tell():
     for name, module in sorted(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
-        ours = ("tpy", "tpy_backends", "tpy_cloud", "tpy_control", "tpy_data", "tpy_native", "tpy_platforms", "tpy_tools")
-        own = name.partition(".")[0] in ours and path.endswith(".py")
+        own = name.partition(".")[0] in OURS and path.endswith(".py")
         print("imported", name, len(open(path).readlines()) if own else 0)
 
 atexit.register(tell)

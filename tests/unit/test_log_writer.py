@@ -15,8 +15,7 @@ import pytest
 
 from tests.e2e.waiting import wait_until
 from tpy.limits import LOG_WAITING_CHARACTERS_MAX
-from tpy.messages import LogSettings
-from tpy.messages.records import RequestRecord
+from tpy.messages import LogSettings, RequestRecord
 from tpy.telemetry.access_log import AccessLogOptions, access_log
 from tpy.telemetry.log_writer import LogFile, LogStream, LogWriter, write_at_once
 from tpy.telemetry.logs import LogController

@@ -13,8 +13,7 @@ import pytest
 
 from tpy.errors import InvalidArgument
 from tpy.limits import TRACE_TENSOR_BYTES_MAX, TRACES_HELD_BYTES_MAX, TRACES_RECENT_MAX
-from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
-from tpy.messages.records import RequestRecord
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, RequestRecord, Tensor
 from tpy.observers import RequestObserver, RequestObservers
 from tpy.telemetry.traces import trace_file
 from tpy.telemetry.traces.core.settings import ActiveSetting, TraceSetting

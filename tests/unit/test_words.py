@@ -141,6 +141,7 @@ def test_the_map_of_packages_is_complete() -> None:
         "tpy_control": "control",
         "tpy_data": "data",
         "tpy_native": "data",
+        "tpy_page": "src",
         "tpy_platforms": "src",
         "tpy_tools": "src",
     }

@@ -28,7 +28,7 @@ class _Create:
         """Raises Unavailable when OpenVINO GenAI is not installed."""
         from tpy_backends.openvino_genai.backend import GenAiBackend
 
-        return GenAiBackend(settings)
+        return GenAiBackend(settings, NEEDS)
 
 
 create = _Create()

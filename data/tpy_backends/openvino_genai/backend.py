@@ -17,7 +17,7 @@ from tpy.errors import Unavailable
 from tpy_backends.openvino_genai.model_folder import GGUF_FILE, LanguageModelFacts, facts_of
 from tpy_backends.openvino_genai.settings import EngineSettings, available_memory, settings_of
 from tpy_backends.parameter_values import parse_integer
-from tpy_data.backends.creation import importing
+from tpy_data.backends.creation import Needs, importing
 
 DISTRIBUTION: Final = "openvino-genai"
 TRIED: Final = "2026.4"
@@ -30,11 +30,9 @@ class GenAiBackend:
     """An `EngineBackend`. Nothing of OpenVINO GenAI is imported before an engine is made, so that configurations are completed at
     once."""
 
-    def __init__(self, settings: BackendSettings) -> None:
-        """Raises Unavailable when the package is not installed."""
-        from tpy_backends.openvino_genai import NEEDS
-
-        with importing(NEEDS, name=settings.name):
+    def __init__(self, settings: BackendSettings, needs: Needs) -> None:
+        """Raises Unavailable, with what `needs` says, when the package is not installed."""
+        with importing(needs, name=settings.name):
             if importlib.util.find_spec("openvino_genai") is None:
                 raise ImportError("No module named 'openvino_genai'")
         self._version = metadata.version(DISTRIBUTION)

@@ -31,7 +31,7 @@ class _Create:
         """Needs no vLLM: the environment of a model may have it."""
         from tpy_backends.vllm.backend import VllmBackend
 
-        return VllmBackend(settings)
+        return VllmBackend(settings, NEEDS)
 
 
 create = _Create()

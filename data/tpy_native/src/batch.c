@@ -11,57 +11,6 @@ static uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* ---- memory: of two batches in turn, so that a request which is released twice is still known as released */
-
-Batch* tpy_batch_open(TRITONBACKEND_ModelInstance* instance, uint32_t count) {
-    Batch* batch = instance->idle;
-    if (batch == NULL) {
-        batch = calloc(1, sizeof *batch);
-        pthread_mutex_init(&batch->lock, NULL);
-        batch->instance = instance;
-        batch->arena_size = 4096;
-        batch->arena = malloc(batch->arena_size);
-    }
-    instance->idle = NULL;
-    batch->arena_used = 0;
-    batch->collected = false;
-    batch->error = NULL;
-    batch->count = count;
-    batch->open = 0;
-    batch->requests = tpy_batch_memory(batch, count * sizeof *batch->requests);
-    batch->pointers = tpy_batch_memory(batch, count * sizeof *batch->pointers);
-    memset(batch->requests, 0, count * sizeof *batch->requests);
-    instance->compute_start_ns = instance->compute_end_ns = 0;
-    return batch;
-}
-
-static void free_overflow(Batch* batch) {
-    while (batch->overflow != NULL) {
-        void* block = batch->overflow;
-        batch->overflow = *(void**)block;
-        free(block);
-    }
-}
-
-void tpy_batch_free(Batch* batch) {
-    if (batch == NULL) return;
-    free_overflow(batch);
-    pthread_mutex_destroy(&batch->lock);
-    free(batch->arena);
-    free(batch);
-}
-
-static void batch_close(Batch* batch) {
-    TRITONBACKEND_ModelInstance* instance = batch->instance;
-    TRITONSERVER_ErrorDelete(batch->error);
-    batch->error = NULL;
-    if (instance->last == batch) return;
-    if (instance->idle != NULL) tpy_batch_free(instance->idle);
-    instance->idle = instance->last;
-    if (instance->idle != NULL) free_overflow(instance->idle);
-    instance->last = batch;
-}
-
 /* ---- requests */
 
 static struct {
@@ -224,57 +173,6 @@ int tpy_request_fill(TRITONBACKEND_Request* request, Batch* batch, PyObject* pyt
                : 0;
 }
 
-/* ---- the end of a request */
-
-static void send_failure(TRITONBACKEND_Request* request, TRITONSERVER_Error_Code code, const char* text) {
-    PyObject* failure = tpy_failure_of(code, text);
-    PyObject* final = PyBool_FromLong(1);
-    PyObject* done = failure == NULL ? NULL : PyObject_CallFunctionObjArgs(tpy_python.send, request->sender, failure, final, NULL);
-    if (done == NULL) PyErr_Clear(); /* it has ended in another way */
-    Py_DecRef(done);
-    Py_DecRef(final);
-    Py_DecRef(failure);
-}
-
-void tpy_request_drop(TRITONBACKEND_Request* request) {
-    Batch* batch = request->batch;
-    TRITONBACKEND_Model* model = batch->instance->model;
-    bool waited_for = model->decoupled ? request->answer_state != OVER : request->answer_state == LATE;
-    if (waited_for && !request->rescheduled && request->sender != NULL) {
-        char text[256];
-        snprintf(text, sizeof text, "backend '%.100s' released the request without its final response", model->backend->name);
-        if (batch->error != NULL) {
-            send_failure(request, batch->error->code, batch->error->message);
-        } else {
-            send_failure(request, TRITONSERVER_ERROR_INTERNAL, text);
-        }
-    }
-    request->answer_state = OVER;
-    if (request->answer != NULL) tpy_response_delete(request->answer);
-    request->answer = NULL;
-    for (TRITONBACKEND_State *state = request->states, *next; state != NULL; state = next) {
-        next = state->next;
-        tpy_output_delete(state->output, batch->instance);
-        state->live = 0;
-        free(state);
-    }
-    request->states = NULL;
-    for (uint32_t i = 0; i < request->input_count; i++) {
-        tpy_input_clear(&request->inputs[i]);
-        Py_DecRef(request->inputs[i].key);
-    }
-    for (uint32_t i = 0; i < request->parameter_count; i++) TRITONSERVER_ParameterDelete(request->parameters[i]);
-    request->input_count = request->parameter_count = 0;
-    Py_DecRef(request->python);
-    Py_DecRef(request->sender);
-    Py_DecRef(request->strings);
-    request->python = request->sender = request->strings = NULL;
-    request->references = 0;
-    request->live = RELEASED_REQUEST;
-    batch->instance->held--;
-    if (--batch->open == 0) batch_close(batch);
-}
-
 /* ---- results */
 
 /* For requests that are not answered yet and still held: the objects that wait for their answers. They are made before the lock is
@@ -368,7 +266,7 @@ static PyObject* collect(Batch* batch) {
     }
     for (uint32_t i = 0; i < count; i++)
         if (ended[i]) tpy_request_drop(&batch->requests[i]);
-    if (--batch->open == 0) batch_close(batch);
+    if (--batch->open == 0) tpy_batch_close(batch);
     free(later);
     if (failed) {
         Py_DecRef(results);

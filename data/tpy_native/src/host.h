@@ -277,10 +277,11 @@ char** tpy_copy_texts(PyObject* tuple, uint32_t* count);
 void tpy_free_texts(char** texts, uint32_t count);
 
 /* batch.c */
-Batch* tpy_batch_open(TRITONBACKEND_ModelInstance* instance, uint32_t count);
 int tpy_request_fill(TRITONBACKEND_Request* request, Batch* batch, PyObject* python); /* takes the reference; -1 with an exception */
 
 /* requests.c */
+Batch* tpy_batch_open(TRITONBACKEND_ModelInstance* instance, uint32_t count);
+void tpy_batch_close(Batch* batch);
 void tpy_batch_free(Batch* batch);
 void* tpy_batch_memory(Batch* batch, size_t size);
 Error* tpy_request_is_cancelled(TRITONBACKEND_Request* request, bool* is_cancelled);
@@ -288,7 +289,7 @@ void tpy_request_hold(TRITONBACKEND_Request* request);
 void tpy_request_let_go(TRITONBACKEND_Request* request); /* without the interpreter lock */
 void tpy_request_drop(TRITONBACKEND_Request* request);   /* with it */
 
-/* responses.c */
+/* outputs.c */
 Output* tpy_output_new(const char* name, DataType datatype, const int64_t* shape, uint32_t dims);
 void tpy_output_delete(Output* output, TRITONBACKEND_ModelInstance* instance); /* damaged, if it was written beyond; or NULL */
 void tpy_response_delete(TRITONBACKEND_Response* response);

@@ -1,4 +1,6 @@
-/* Requests of a batch and their inputs, as plug-ins see them; how long they live. */
+/* Requests of a batch and their inputs, as plug-ins see them; their memory, and how long they live. */
+#include <stdio.h>
+
 #include "host.h"
 
 #define GET(name, type, expression)                                                       \
@@ -164,7 +166,7 @@ Error* TRITONBACKEND_InputBufferAttributes(
     return TRITONBACKEND_InputBuffer(input, index, buffer, &size, &memory, &memory_id);
 }
 
-/* ---- life */
+/* ---- memory: of two batches in turn, so that a request which is released twice is still known as released */
 
 void* tpy_batch_memory(Batch* batch, size_t size) {
     size = (size + 15) & ~(size_t)15;
@@ -179,10 +181,110 @@ void* tpy_batch_memory(Batch* batch, size_t size) {
     return block + 2;
 }
 
+Batch* tpy_batch_open(TRITONBACKEND_ModelInstance* instance, uint32_t count) {
+    Batch* batch = instance->idle;
+    if (batch == NULL) {
+        batch = calloc(1, sizeof *batch);
+        pthread_mutex_init(&batch->lock, NULL);
+        batch->instance = instance;
+        batch->arena_size = 4096;
+        batch->arena = malloc(batch->arena_size);
+    }
+    instance->idle = NULL;
+    batch->arena_used = 0;
+    batch->collected = false;
+    batch->error = NULL;
+    batch->count = count;
+    batch->open = 0;
+    batch->requests = tpy_batch_memory(batch, count * sizeof *batch->requests);
+    batch->pointers = tpy_batch_memory(batch, count * sizeof *batch->pointers);
+    memset(batch->requests, 0, count * sizeof *batch->requests);
+    instance->compute_start_ns = instance->compute_end_ns = 0;
+    return batch;
+}
+
+static void free_overflow(Batch* batch) {
+    while (batch->overflow != NULL) {
+        void* block = batch->overflow;
+        batch->overflow = *(void**)block;
+        free(block);
+    }
+}
+
+void tpy_batch_free(Batch* batch) {
+    if (batch == NULL) return;
+    free_overflow(batch);
+    pthread_mutex_destroy(&batch->lock);
+    free(batch->arena);
+    free(batch);
+}
+
+void tpy_batch_close(Batch* batch) {
+    TRITONBACKEND_ModelInstance* instance = batch->instance;
+    TRITONSERVER_ErrorDelete(batch->error);
+    batch->error = NULL;
+    if (instance->last == batch) return;
+    if (instance->idle != NULL) tpy_batch_free(instance->idle);
+    instance->idle = instance->last;
+    if (instance->idle != NULL) free_overflow(instance->idle);
+    instance->last = batch;
+}
+
+/* ---- life */
+
 void tpy_request_hold(TRITONBACKEND_Request* request) {
     pthread_mutex_lock(&request->batch->lock);
     request->references++;
     pthread_mutex_unlock(&request->batch->lock);
+}
+
+static void send_failure(TRITONBACKEND_Request* request, TRITONSERVER_Error_Code code, const char* text) {
+    PyObject* failure = tpy_failure_of(code, text);
+    PyObject* final = PyBool_FromLong(1);
+    PyObject* done = failure == NULL ? NULL : PyObject_CallFunctionObjArgs(tpy_python.send, request->sender, failure, final, NULL);
+    if (done == NULL) PyErr_Clear(); /* it has ended in another way */
+    Py_DecRef(done);
+    Py_DecRef(final);
+    Py_DecRef(failure);
+}
+
+void tpy_request_drop(TRITONBACKEND_Request* request) {
+    Batch* batch = request->batch;
+    TRITONBACKEND_Model* model = batch->instance->model;
+    bool waited_for = model->decoupled ? request->answer_state != OVER : request->answer_state == LATE;
+    if (waited_for && !request->rescheduled && request->sender != NULL) {
+        char text[256];
+        snprintf(text, sizeof text, "backend '%.100s' released the request without its final response", model->backend->name);
+        if (batch->error != NULL) {
+            send_failure(request, batch->error->code, batch->error->message);
+        } else {
+            send_failure(request, TRITONSERVER_ERROR_INTERNAL, text);
+        }
+    }
+    request->answer_state = OVER;
+    if (request->answer != NULL) tpy_response_delete(request->answer);
+    request->answer = NULL;
+    for (TRITONBACKEND_State *state = request->states, *next; state != NULL; state = next) {
+        next = state->next;
+        tpy_output_delete(state->output, batch->instance);
+        state->live = 0;
+        free(state);
+    }
+    request->states = NULL;
+    for (uint32_t i = 0; i < request->input_count; i++) {
+        tpy_input_clear(&request->inputs[i]);
+        Py_DecRef(request->inputs[i].key);
+    }
+    for (uint32_t i = 0; i < request->parameter_count; i++) TRITONSERVER_ParameterDelete(request->parameters[i]);
+    request->input_count = request->parameter_count = 0;
+    Py_DecRef(request->python);
+    Py_DecRef(request->sender);
+    Py_DecRef(request->strings);
+    request->python = request->sender = request->strings = NULL;
+    request->references = 0;
+    request->live = RELEASED_REQUEST;
+    batch->instance->held--;
+    if (--batch->open == 0) tpy_batch_close(batch);
 }
 
 /* When nobody of the plug-in's side holds the request any more, nothing can answer it; and when the host does not either, it ends. */

@@ -12,8 +12,7 @@ import numpy as np
 from tpy.backend.implicit_state import SequenceState
 from tpy.devices import DeviceArray
 from tpy.errors import Internal, TpyError
-from tpy.messages import ParameterValue, Residency, SequencePosition, Tensor
-from tpy.messages.records import RequestRecord
+from tpy.messages import ParameterValue, RequestRecord, Residency, SequencePosition, Tensor
 
 
 class ResponseSender(Protocol):

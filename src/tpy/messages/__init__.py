@@ -34,8 +34,11 @@ from tpy.messages.inference import (
     InferenceRequest,
     InferenceResponse,
     ParameterValue,
+    RecordTaker,
+    RequestRecord,
     Residency,
     SequencePosition,
+    record_of,
 )
 from tpy.messages.models import (
     ConfigCheck,
@@ -129,6 +132,7 @@ __all__ = [
     "QueueActivity",
     "RecentActivity",
     "RecentLatency",
+    "RecordTaker",
     "RecordedFile",
     "RecordingOptions",
     "RecordingState",
@@ -136,6 +140,7 @@ __all__ = [
     "RegionFacts",
     "RegionKind",
     "Registration",
+    "RequestRecord",
     "Residency",
     "ResourceUse",
     "ResponseStatistics",
@@ -157,4 +162,5 @@ __all__ = [
     "WaitReason",
     "content_bytes",
     "held_bytes",
+    "record_of",
 ]

@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import translate
 from pathlib import Path
@@ -42,13 +42,13 @@ from tpy.messages import (
     RecordingOptions,
     RecordingState,
     RecordingStatus,
+    RequestRecord,
     SequencePosition,
 )
-from tpy.messages.records import RequestRecord
 from tpy.observers import RequestObserver
 from tpy.recording.core.entries import Beginning
 from tpy.recording.recording_file import RecordingFile
-from tpy.recording.taking import FinishedRequest, HeldRequest, HeldResponse, byte_size, held
+from tpy.recording.taking import FinishedRequest, HeldResponse, HeldTensor, byte_size, held
 from tpy.services import NO_DIRECTORY
 from tpy.units import NS_PER_MS, NS_PER_S
 
@@ -78,6 +78,21 @@ _STREAM_BYTES = 8
 _STREAMS = "grpc-stream"
 _STOPPED = "it was stopped"
 _SERVER_STOPS = "the server stops"
+
+
+class HeldRequest:
+    """A request under way. `held_bytes` is the memory of its copies."""
+
+    __slots__ = ("arrived_ns", "dropped", "held_bytes", "inputs", "recording", "request", "responses")
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.dropped = False
+        self.request: InferenceRequest | None = None
+        self.arrived_ns = 0
+        self.inputs: Sequence[HeldTensor] = ()
+        self.responses: list[HeldResponse] = []
+        self.held_bytes = 0
 
 
 class Recording:

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tpy.limits import RECORDING_ENTRY_BYTES_MAX
 from tpy.messages import HOST, Contents, DataType, InferenceRequest, InferenceResponse, Tensor, held_bytes
 from tpy.recording.core.entries import RecordedRequest, RecordedResponse, RecordedSequence, RecordedTensor
-
-if TYPE_CHECKING:
-    from tpy.recording.recorder import Recording
 
 _OBJECT_BYTES = 64
 """The memory of an element of BYTES, or of a tensor, beside its content."""
@@ -57,21 +54,6 @@ class HeldResponse(NamedTuple):
             parameters=self.response.parameters,
             error="" if error is None else error.message,
         )
-
-
-class HeldRequest:
-    """A request under way. `held_bytes` is the memory of its copies."""
-
-    __slots__ = ("arrived_ns", "dropped", "held_bytes", "inputs", "recording", "request", "responses")
-
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
-        self.dropped = False
-        self.request: InferenceRequest | None = None
-        self.arrived_ns = 0
-        self.inputs: Sequence[HeldTensor] = ()
-        self.responses: list[HeldResponse] = []
-        self.held_bytes = 0
 
 
 class FinishedRequest(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tpy.clock import SystemClock
 from tpy.errors import ErrorCode
-from tpy.messages.records import RequestRecord
+from tpy.messages import RequestRecord
 from tpy.observers import RequestObserver, RequestObservers
 from tpy.remote.core import messages as m
 

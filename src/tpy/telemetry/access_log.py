@@ -19,7 +19,7 @@ import msgspec
 
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
-from tpy.messages.records import RequestRecord
+from tpy.messages import RequestRecord
 from tpy.observers import RequestObserver
 from tpy.reloading import reloaded
 from tpy.telemetry.log_writer import LogFile, LogStream, LogWriter

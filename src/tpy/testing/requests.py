@@ -11,8 +11,7 @@ import numpy as np
 
 from tpy.backend import ExecutionBatch, ExecutionResult, PhaseTimes, ResponseSender, SequenceState
 from tpy.config import ModelConfig
-from tpy.messages import ParameterValue, Residency, SequencePosition, Tensor
-from tpy.messages.records import RequestRecord
+from tpy.messages import ParameterValue, RequestRecord, Residency, SequencePosition, Tensor
 
 Array = np.ndarray[Any, Any]
 

@@ -30,9 +30,8 @@ from tpy.tritonserver.errors import (
     UnknownError,
     UnsupportedError,
 )
-from tpy.tritonserver.inference import AsyncResponseIterator, InferenceRequest, InferenceResponse, ResponseIterator
 from tpy.tritonserver.metrics import Metric, MetricFamily
-from tpy.tritonserver.model import Model
+from tpy.tritonserver.model import AsyncResponseIterator, InferenceRequest, InferenceResponse, Model, ResponseIterator
 from tpy.tritonserver.options import ModelLoadDeviceLimit, Options, RateLimiterResource
 from tpy.tritonserver.server import ModelDictionary, Server
 from tpy.tritonserver.tensor import MemoryBuffer, Tensor

@@ -31,9 +31,8 @@ from tpy.frontends.http.generate import answer_of
 from tpy.frontends.load_report import load_fields
 from tpy.frontends.threads import forget_trace, run_in_thread
 from tpy.limits.tensorflow_serving import INLINE_OUTPUT_ELEMENTS_MAX
-from tpy.messages import DataType, InferenceRequest, Tensor, content_bytes
+from tpy.messages import DataType, InferenceRequest, RequestRecord, Tensor, content_bytes
 from tpy.messages.inference import NO_PARAMETERS
-from tpy.messages.records import RequestRecord
 from tpy.services import ResolvedModel, held
 from tpy_platforms.tensorflow_serving.examples import classes_of, examples_tensor, values_of
 from tpy_platforms.tensorflow_serving.models import (

@@ -25,7 +25,7 @@ from tpy.units import KIB
 from tpy_data.backends.creation import BackendOrigin
 from tpy_data.backends.isolated import IsolatedBackend
 from tpy_data.backends.python.instance.outcome import Waiter
-from tpy_data.backends.python.worker.core.windows import RESPONSES_MAX
+from tpy_data.backends.python.worker.wire.core.windows import RESPONSES_MAX
 from tpy_data.generation.core.asking import with_inputs_and_outputs
 
 ORIGIN = BackendOrigin(entry_point="tests.backends.engines.hostile:create", described="this test")

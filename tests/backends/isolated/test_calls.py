@@ -10,12 +10,12 @@ import numpy as np
 
 from tpy.errors import Internal, NotFound, TpyError
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, LoadRequest, SequencePosition, Tensor
-from tpy_data.backends.python.worker.failures import ErrorCode, TritonError, TritonModelException
 from tpy_data.backends.python.worker.hosting.calls import HostedCalls
-from tpy_data.backends.python.worker.pending_call import PendingCall
-from tpy_data.backends.python.worker.response import InferenceResponse as WorkersResponse
-from tpy_data.backends.python.worker.response import received_response
-from tpy_data.backends.python.worker.tensor import wrap
+from tpy_data.backends.python.worker.pb_utils.failures import ErrorCode, TritonError, TritonModelException
+from tpy_data.backends.python.worker.pb_utils.pending_call import PendingCall
+from tpy_data.backends.python.worker.pb_utils.response import InferenceResponse as WorkersResponse
+from tpy_data.backends.python.worker.pb_utils.response import received_response
+from tpy_data.backends.python.worker.pb_utils.tensor import wrap
 
 
 class Port:

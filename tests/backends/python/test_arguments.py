@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpy_data.backends.python.worker import context, pb_utils
-from tpy_data.backends.python.worker.failures import TritonModelException
-from tpy_data.backends.python.worker.response_sender import InferenceResponseSender
+from tpy_data.backends.python.worker import pb_utils
+from tpy_data.backends.python.worker.pb_utils import context
+from tpy_data.backends.python.worker.pb_utils.failures import TritonModelException
+from tpy_data.backends.python.worker.pb_utils.response import InferenceResponseSender
 
 Say = Callable[[Any], Any]
 

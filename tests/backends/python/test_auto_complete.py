@@ -12,7 +12,7 @@ from tpy.config.model_config import InstanceGroup, InstanceKind, ModelInput, Mod
 from tpy.errors import Internal, InvalidArgument
 from tpy.messages import DataType
 from tpy_data.backends.python.backend import merge
-from tpy_data.backends.python.worker.auto_complete import ModelConfig as Completion
+from tpy_data.backends.python.worker.pb_utils.auto_complete import ModelConfig as Completion
 
 FULL = """
         c.add_input({"name": "IN", "data_type": "TYPE_FP32", "dims": [4], "optional": True})

@@ -438,8 +438,8 @@ def test_a_worker_that_breaks_the_rules_is_ended(make: Serve, attack: str, why: 
         make(
             CALL
             + f"""
-context = sys.modules["tpy_python_worker.context"]
-Kind = sys.modules["tpy_python_worker.core.frames"].FrameKind
+context = sys.modules["tpy_python_worker.pb_utils.context"]
+Kind = sys.modules["tpy_python_worker.wire.core.frames"].FrameKind
 again = json.dumps([0, True, ["x", -1, "", 0, 0, 0, "", [], []]])
 
 class TritonPythonModel:

@@ -14,9 +14,9 @@ from tpy.errors import Unavailable
 from tpy_data.backends.python.protocol import call_server
 from tpy_data.backends.python.protocol.call_server import CallServer
 from tpy_data.backends.python.protocol.connection import WorkerConnection
-from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import FrameKind, ReceivedFrame
-from tpy_data.backends.python.worker.datatypes import number_of
+from tpy_data.backends.python.worker.wire.core.batch import Layout
+from tpy_data.backends.python.worker.wire.core.datatypes import number_of
+from tpy_data.backends.python.worker.wire.core.frames import FrameKind, ReceivedFrame
 
 BYTES_MAX = 1000
 

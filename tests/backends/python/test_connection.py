@@ -21,10 +21,10 @@ from tpy_data.backends.python.environment.process import WorkerProcess
 from tpy_data.backends.python.environment.threads import ReaderThread
 from tpy_data.backends.python.protocol import connection as connection_module
 from tpy_data.backends.python.protocol.connection import WorkerConnection
-from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import FrameDecoder, FrameKind, ProtocolViolation, ReceivedFrame, encode
-from tpy_data.backends.python.worker.core.session import SessionState
-from tpy_data.backends.python.worker.endpoint import Endpoint
+from tpy_data.backends.python.worker.wire.core.batch import Layout
+from tpy_data.backends.python.worker.wire.core.frames import FrameDecoder, FrameKind, ProtocolViolation, ReceivedFrame, encode
+from tpy_data.backends.python.worker.wire.core.session import SessionState
+from tpy_data.backends.python.worker.wire.endpoint import Endpoint
 
 
 class Played:

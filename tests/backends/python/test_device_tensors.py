@@ -24,8 +24,8 @@ from tpy.regions import CountedRegion, DeviceRegion, RegionArray, RegionCopies
 from tpy.testing import FakeDevice
 from tpy.testing.requests import RecordingSender, SampleRequest
 from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
-from tpy_data.backends.python.worker.core.frames import ProtocolViolation
-from tpy_data.backends.python.worker.segments import Lender
+from tpy_data.backends.python.worker.wire.core.frames import ProtocolViolation
+from tpy_data.backends.python.worker.wire.segments import Lender
 
 CODE = """
 import ctypes

@@ -66,8 +66,8 @@ def test_a_worker_that_sends_another_ready_leaves_nothing(make: Serve) -> None:
         """
         class TritonPythonModel:
             def initialize(self, args):
-                Kind = sys.modules["tpy_python_worker.core.frames"].FrameKind
-                context = sys.modules["tpy_python_worker.context"]
+                Kind = sys.modules["tpy_python_worker.wire.core.frames"].FrameKind
+                context = sys.modules["tpy_python_worker.pb_utils.context"]
                 context.current().calls._connection.send(Kind.READY, 0, "7")
         """,
     )

@@ -12,9 +12,9 @@ from tests.backends.python.conftest import Serve, Served, request
 from tests.backends.python.test_decoupled import FINAL, ask, told
 from tests.e2e.waiting import wait_until
 from tpy.errors import Internal
-from tpy_data.backends.python.worker import context
-from tpy_data.backends.python.worker.failure_log import REPORTS_MAX, WINDOW_S, InstanceFailureLog
-from tpy_data.backends.python.worker.failures import ModelFailure
+from tpy_data.backends.python.worker.model.failure_log import REPORTS_MAX, WINDOW_S, InstanceFailureLog
+from tpy_data.backends.python.worker.pb_utils import context
+from tpy_data.backends.python.worker.pb_utils.failures import ModelFailure
 
 RAISES = """
 class TritonPythonModel:

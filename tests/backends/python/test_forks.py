@@ -226,7 +226,7 @@ def test_the_end_of_a_worker_is_seen_at_once_although_its_child_lives(make: Serv
 
 STALE = """
 import gc
-Kind = sys.modules["tpy_python_worker.core.frames"].FrameKind
+Kind = sys.modules["tpy_python_worker.wire.core.frames"].FrameKind
 def worker(kind):
     return next(each for each in gc.get_objects() if type(each).__name__ == kind)
 class TritonPythonModel:

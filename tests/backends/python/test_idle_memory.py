@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpy_data.backends.python.worker import endpoint as endpoint_module
-from tpy_data.backends.python.worker.core.batch import INLINE_BYTES_MAX, Layout
-from tpy_data.backends.python.worker.core.frames import FrameKind
-from tpy_data.backends.python.worker.endpoint import NO_TENSORS, Endpoint
-from tpy_data.backends.python.worker.segments import Borrower, Lender
+from tpy_data.backends.python.worker.wire import endpoint as endpoint_module
+from tpy_data.backends.python.worker.wire.core.batch import INLINE_BYTES_MAX, Layout
+from tpy_data.backends.python.worker.wire.core.frames import FrameKind
+from tpy_data.backends.python.worker.wire.endpoint import NO_TENSORS, Endpoint
+from tpy_data.backends.python.worker.wire.segments import Borrower, Lender
 
 
 def _lent(lender: Lender, size: int) -> tuple[int, int, int]:

@@ -223,7 +223,7 @@ def test_a_worker_that_breaks_the_rules_of_batches_is_ended(make: Serve, said: s
             def execute(self, requests):
                 if given(requests[0])[0] > 0:
                     connection = next(each for each in gc.get_objects() if type(each).__name__ == "ServerConnection")
-                    Kind = sys.modules["tpy_python_worker.core.frames"].FrameKind
+                    Kind = sys.modules["tpy_python_worker.wire.core.frames"].FrameKind
                     {said}
                 return [answer(tensor(given(request))) for request in requests]
     """)
@@ -262,7 +262,7 @@ def test_decoupled_batches_that_are_taken_back_leave_nothing(make: Serve, gate: 
     """Their requests are open with nobody; given again, they are answered."""
     code = f"""
 import gc
-Flow = sys.modules["tpy_python_worker.responses"].Flow
+Flow = sys.modules["tpy_python_worker.link.responses"].Flow
 
 class TritonPythonModel:
     def execute(self, requests):

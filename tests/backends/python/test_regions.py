@@ -18,7 +18,7 @@ from tpy.messages import DataType, RegionFacts, RegionKind, Tensor
 from tpy.regions import CountedRegion, RegionArray, RegionCopies, SegmentRegion
 from tpy.testing.requests import SampleRequest
 from tpy.units import MIB
-from tpy_data.backends.python.worker.segments import FREE_BYTES_MAX
+from tpy_data.backends.python.worker.wire.segments import FREE_BYTES_MAX
 
 CODE = """
 class TritonPythonModel:

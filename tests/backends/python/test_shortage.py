@@ -10,9 +10,9 @@ import pytest
 from tests.backends.python.conftest import Serve, request
 from tests.shortage import address_space_is_short
 from tpy.errors import Unavailable
-from tpy_data.backends.python.worker.core.batch import NoMemory, read
-from tpy_data.backends.python.worker.core.frames import ProtocolViolation
-from tpy_data.backends.python.worker.segments import Borrower, Lender
+from tpy_data.backends.python.worker.wire.core.batch import NoMemory, read
+from tpy_data.backends.python.worker.wire.core.frames import ProtocolViolation
+from tpy_data.backends.python.worker.wire.segments import Borrower, Lender
 
 
 def test_a_segment_without_address_space_is_tried_again() -> None:

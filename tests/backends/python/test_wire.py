@@ -19,17 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpy_data.backends.python.worker import datatypes
-from tpy_data.backends.python.worker import endpoint as endpoint_module
-from tpy_data.backends.python.worker import segments as segments_module
-from tpy_data.backends.python.worker.core.batch import (
-    INLINE_BYTES_MAX,
-    INLINE_TOTAL_BYTES_MAX,
-    Descriptor,
-    Layout,
-    read,
-)
-from tpy_data.backends.python.worker.core.frames import (
+from tpy_data.backends.python.worker.wire import endpoint as endpoint_module
+from tpy_data.backends.python.worker.wire import segments as segments_module
+from tpy_data.backends.python.worker.wire.core import datatypes
+from tpy_data.backends.python.worker.wire.core.batch import INLINE_BYTES_MAX, INLINE_TOTAL_BYTES_MAX, Descriptor, Layout, read
+from tpy_data.backends.python.worker.wire.core.frames import (
     ALIGNMENT,
     DATA_BYTES_MAX,
     HEADER_BYTES_MAX,
@@ -42,10 +36,10 @@ from tpy_data.backends.python.worker.core.frames import (
     ProtocolViolation,
     encode,
 )
-from tpy_data.backends.python.worker.core.session import LEGAL_MOVES, SessionState, WorkerSession
-from tpy_data.backends.python.worker.core.windows import BYTES_MAX, Receipts
-from tpy_data.backends.python.worker.endpoint import RECEIVE_BYTES, Closed, Endpoint, Foreign, Unread
-from tpy_data.backends.python.worker.segments import SEGMENT_BYTES_MIN, Borrower, Lender
+from tpy_data.backends.python.worker.wire.core.session import LEGAL_MOVES, SessionState, WorkerSession
+from tpy_data.backends.python.worker.wire.core.windows import BYTES_MAX, Receipts
+from tpy_data.backends.python.worker.wire.endpoint import RECEIVE_BYTES, Closed, Endpoint, Foreign, Unread
+from tpy_data.backends.python.worker.wire.segments import SEGMENT_BYTES_MIN, Borrower, Lender
 
 frames = st.tuples(
     st.sampled_from(FrameKind), st.binary(max_size=200).map(lambda raw: raw.replace(b" ", b"_")), st.binary(max_size=200)
@@ -467,7 +461,7 @@ def test_files_that_nobody_takes_are_closed() -> None:
 
 def test_the_worker_imports_nothing_of_the_server() -> None:
     """It runs under interpreters that have numpy and nothing else. What hosts instances of other backends runs under ours."""
-    folder = Path(endpoint_module.__file__).parent
+    folder = Path(endpoint_module.__file__).parents[1]
     for path in {*folder.rglob("*.py")} - {*(folder / "hosting").rglob("*.py")}:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             modules = [name.name for name in node.names] if isinstance(node, ast.Import) else []

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpy_data.backends.python.worker.connection import JOINED_BYTES_MAX, ServerConnection
-from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import FrameDecoder, FrameKind, ReceivedFrame, encode
-from tpy_data.backends.python.worker.endpoint import Endpoint
-from tpy_data.backends.python.worker.failures import TritonModelException
-from tpy_data.backends.python.worker.segments import Lender, Loan
+from tpy_data.backends.python.worker.link.connection import JOINED_BYTES_MAX, ServerConnection
+from tpy_data.backends.python.worker.pb_utils.failures import TritonModelException
+from tpy_data.backends.python.worker.wire.core.batch import Layout
+from tpy_data.backends.python.worker.wire.core.frames import FrameDecoder, FrameKind, ReceivedFrame, encode
+from tpy_data.backends.python.worker.wire.endpoint import Endpoint
+from tpy_data.backends.python.worker.wire.segments import Lender, Loan
 
 
 class Worker:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from tpy.config.schema import MODEL_CONFIG, MessageSchema
-from tpy.frontends.http.page_files import page_files
+from tpy_page.page_files import page_files
 
 from .fakes import FakeServices
 from .harness import get, running

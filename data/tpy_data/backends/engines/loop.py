@@ -13,7 +13,7 @@ from tpy.backend import ExecutionRequest, ExecutionResult, ResponseSender
 from tpy.backend.engine import Delta, Engine, EngineLoad
 from tpy.backend.instances import StepHost
 from tpy.errors import Internal, TpyError
-from tpy_data.backends.engines.metrics import EngineMetrics
+from tpy_data.backends.engines.metrics import EngineMetrics, RequestTimes
 from tpy_data.exception_text import exception_text
 from tpy_data.generation.core.answering import GeneratedAnswer
 from tpy_data.generation.core.asking import QUEUED_NS, asked_of
@@ -23,16 +23,15 @@ Answer = GeneratedAnswer | EmbeddingAnswer
 
 
 class Open:
-    """A request that has not ended. Times are in nanoseconds; `last_ns` is that of its last tokens, -1: none yet."""
+    """A request that has not ended."""
 
-    __slots__ = ("answer", "last_ns", "request", "sender", "started_ns")
+    __slots__ = ("answer", "request", "sender", "times")
 
     def __init__(self, request: ExecutionRequest, sender: ResponseSender, answer: Answer, started_ns: int) -> None:
         self.request = request
         self.sender = sender
         self.answer = answer
-        self.started_ns = started_ns
-        self.last_ns = -1
+        self.times = RequestTimes(started_ns)
 
 
 class NoHost:
@@ -114,9 +113,9 @@ class StepLoop:
             if known is not None:
                 known.answer.add(delta)
                 if delta.tokens:
-                    self._metrics.generated(known, delta.tokens, now_ns)
+                    self._metrics.generated(known.times, known.answer.prompt_tokens, delta.tokens, now_ns)
                 elif delta.embedding is not None:
-                    self._metrics.embedded(known)
+                    self._metrics.embedded(known.answer.prompt_tokens)
         with host.sending_together():
             for number, known in list(self._open.items()):
                 self._send(number, known, now_ns)
@@ -169,7 +168,8 @@ class StepLoop:
             self._open.pop(number, None)
             if answer.error is not None:
                 self._engine.cancel(number)  # its other sequences
-            self._metrics.finished(known, now_ns)
+            else:
+                self._metrics.finished(known.times, now_ns)
             _end(known.sender, answer.take(has_room=True))
             return
         result = answer.take(has_room=not known.sender.is_full())

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tpy.backend import Metric, MetricFamily, ModelMetrics
 from tpy.backend.engine import EngineLoad
 from tpy.telemetry.exposition import MetricKind
 from tpy.units import NS_PER_MS, NS_PER_S
-
-if TYPE_CHECKING:
-    from tpy_data.backends.engines.loop import Open
 
 _FIRST_S: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640)
 _BETWEEN_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
@@ -41,6 +38,16 @@ _HISTOGRAMS: Final = (
 )
 
 
+class RequestTimes:
+    """The times of a request, in nanoseconds; `last_ns` is that of its last tokens, -1: none yet."""
+
+    __slots__ = ("last_ns", "started_ns")
+
+    def __init__(self, started_ns: int) -> None:
+        self.started_ns = started_ns
+        self.last_ns = -1
+
+
 class EngineMetrics:
     """Of one instance: gauges are set when they change, counts and times are told a few times a second, and when nothing is left
     to do."""
@@ -65,24 +72,23 @@ class EngineMetrics:
         self._told = EngineLoad()
         self._told_ns = 0
 
-    def generated(self, known: Open, tokens: int, now_ns: int) -> None:
+    def generated(self, times: RequestTimes, prompt_tokens: int, tokens: int, now_ns: int) -> None:
         """A step has brought tokens of a request."""
-        if known.last_ns < 0:
-            self._count("tpy_llm_prompt_tokens_total", known.answer.prompt_tokens)
-            self._times["tpy_llm_time_to_first_token_seconds"].append((now_ns - known.started_ns) / NS_PER_S)
+        if times.last_ns < 0:
+            self._count("tpy_llm_prompt_tokens_total", prompt_tokens)
+            self._times["tpy_llm_time_to_first_token_seconds"].append((now_ns - times.started_ns) / NS_PER_S)
         else:
-            self._times["tpy_llm_inter_token_seconds"].append((now_ns - known.last_ns) / NS_PER_S)
-        known.last_ns = now_ns
+            self._times["tpy_llm_inter_token_seconds"].append((now_ns - times.last_ns) / NS_PER_S)
+        times.last_ns = now_ns
         self._count("tpy_llm_generation_tokens_total", tokens)
 
-    def embedded(self, known: Open) -> None:
+    def embedded(self, prompt_tokens: int) -> None:
         """A step has brought the embedding of a request."""
-        self._count("tpy_llm_prompt_tokens_total", known.answer.prompt_tokens)
+        self._count("tpy_llm_prompt_tokens_total", prompt_tokens)
 
-    def finished(self, known: Open, now_ns: int) -> None:
-        """A request has ended."""
-        if known.answer.error is None:
-            self._times["tpy_llm_request_seconds"].append((now_ns - known.started_ns) / NS_PER_S)
+    def finished(self, times: RequestTimes, now_ns: int) -> None:
+        """A request has ended, and not with an error."""
+        self._times["tpy_llm_request_seconds"].append((now_ns - times.started_ns) / NS_PER_S)
 
     def stepped(self, load: EngineLoad, now_ns: int) -> None:
         """The engine has made a step, and goes on."""

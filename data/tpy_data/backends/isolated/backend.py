@@ -20,17 +20,16 @@ from tpy.config import ModelConfig
 from tpy.errors import Unsupported
 from tpy.scratch import ScratchDirectory
 from tpy_data.backends.creation import BackendOrigin
-from tpy_data.backends.python.backend import execute_limit_s, implicit_state, is_iterative
+from tpy_data.backends.python.backend import execute_limit_s, implicit_state, is_iterative, start_instance
 from tpy_data.backends.python.environment.interpreters import Environments, Interpreter
 from tpy_data.backends.python.environment.process import Spawner
 from tpy_data.backends.python.instance.loading import StartedWorker
 from tpy_data.backends.python.instance.start import WorkerStart
-from tpy_data.backends.python.instance.starting import start_instance
 from tpy_data.backends.python.protocol.messages import decode_text
 from tpy_data.backends.python.sandboxing import Sandbox, calls_of, sandbox_of
 from tpy_data.backends.python.settings import PythonSettings, read_settings
 from tpy_data.backends.python.worker.hosting.order import HostedContext, HostingAnswer, HostingOrder, decode_answer, pack, unpack
-from tpy_data.backends.python.worker.loader import ModelSource
+from tpy_data.backends.python.worker.model.loader import ModelSource
 from tpy_data.backends.states import ImplicitState
 
 Log = Callable[[str, str], None]

@@ -27,18 +27,18 @@ from tpy.config import ModelConfig, normalise_instance_groups
 from tpy.config.json_form import parse_json, to_json
 from tpy.config.model_config import EXECUTION_ENVIRONMENT, InstanceKind
 from tpy.config.problem import ConfigError
-from tpy.errors import InvalidArgument, Unsupported
+from tpy.errors import Internal, InvalidArgument, Unsupported
 from tpy.process_output import LogLine
 from tpy_data.backends.python.environment.interpreters import Environments
 from tpy_data.backends.python.environment.process import Spawner
 from tpy_data.backends.python.instance.loading import StartedWorker
+from tpy_data.backends.python.instance.process_instance import ProcessInstance
 from tpy_data.backends.python.instance.start import InstanceStart, WorkerStart
-from tpy_data.backends.python.instance.starting import start_instance
 from tpy_data.backends.python.instance.thread_instance import ThreadInstance
 from tpy_data.backends.python.sandboxing import Sandbox, calls_of, refuse_in_thread, sandbox_of
 from tpy_data.backends.python.settings import PythonSettings, read_settings
-from tpy_data.backends.python.worker.context import set_for_package
-from tpy_data.backends.python.worker.loader import ModelSource, forget
+from tpy_data.backends.python.worker.model.loader import ModelSource, forget
+from tpy_data.backends.python.worker.pb_utils.context import set_for_package
 from tpy_data.backends.states import ImplicitState
 
 DEFAULT_FILENAME = "model.py"
@@ -215,6 +215,27 @@ class ThreadedModel:
         """Forgets the model's modules, so that another load reads its files anew."""
         forget(self._source)
         set_for_package(self._source.package, None)
+
+
+def start_instance(
+    start: WorkerStart,
+    settings: PythonSettings,
+    spawner: Spawner,
+    log: LogLine,
+    *,
+    state: ImplicitState | None,
+    execute_limit_s: float | None,
+) -> ProcessInstance:
+    """Starts a worker that loads the model. Raises as `StartedWorker`, and Internal when no more files can be opened."""
+    worker = StartedWorker(start, settings, spawner, log)
+    log("verbose", f"worker process {worker.connection.pid} is ready")
+    try:
+        return ProcessInstance(worker, start, settings, log, state=state, execute_limit_s=execute_limit_s)
+    except BaseException as error:
+        worker.connection.give_up()
+        if isinstance(error, OSError):
+            raise Internal(f"cannot watch the worker of '{start.name}': {error}") from error
+        raise
 
 
 def instance_start(context: ModelContext, placement: InstancePlacement, source: ModelSource) -> InstanceStart:

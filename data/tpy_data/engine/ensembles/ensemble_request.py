@@ -9,8 +9,7 @@ from typing import Protocol, cast
 import msgspec
 
 from tpy.errors import TpyError
-from tpy.messages import InferenceRequest, InferenceResponse
-from tpy.messages.records import RequestRecord
+from tpy.messages import InferenceRequest, InferenceResponse, RequestRecord
 from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
 from tpy_data.engine.requests.handle import EngineHandle, Execution, WaitingRequest

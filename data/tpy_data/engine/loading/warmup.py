@@ -27,8 +27,7 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import Warmup, WarmupInput
 from tpy.echo import request_prefix
 from tpy.errors import InvalidArgument, TpyError
-from tpy.messages import DataType, InferenceRequest, ParameterValue, Residency, SequencePosition, Tensor
-from tpy.messages.records import RequestRecord
+from tpy.messages import DataType, InferenceRequest, ParameterValue, RequestRecord, Residency, SequencePosition, Tensor
 from tpy_data.engine.admission.admission import Admission
 from tpy_data.engine.admission.sequence_controls import SequenceControls
 from tpy_data.engine.loading.model_files import InitialStates, read_beside, strings_in

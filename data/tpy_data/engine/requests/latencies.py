@@ -9,8 +9,7 @@ from typing import Protocol
 from tpy.clock import Clock
 from tpy.config import ModelConfig, histogram_buckets
 from tpy.config.histograms import COMPUTE_DURATION, FIRST_RESPONSE, QUEUE_DURATION, REQUEST_DURATION
-from tpy.messages import Latency
-from tpy.messages.records import RequestRecord
+from tpy.messages import Latency, RequestRecord
 from tpy.telemetry.latencies import DurationHistogram, LatencyOptions, QuantileWindow
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine.requests.handle import Execution

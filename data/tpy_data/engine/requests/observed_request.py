@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 
 from tpy.clock import Clock
 from tpy.errors import ErrorCode, TpyError
-from tpy.messages import InferenceRequest, InferenceResponse
-from tpy.messages.records import RequestRecord
+from tpy.messages import InferenceRequest, InferenceResponse, RequestRecord
 from tpy.services import ResponseSink
 from tpy_data.engine.requests.handle import EngineHandle, Execution, WaitingRequest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from tpy.echo import echo, request_prefix
-from tpy.messages.records import RequestRecord
+from tpy.messages import RequestRecord
 from tpy.observers import RequestObserver
 from tpy.units import NS_PER_US
 

@@ -7,8 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Protocol
 
 from tpy.backend import ExecutionResult, SequenceState
-from tpy.messages import InferenceRequest, ParameterValue, Residency, Tensor
-from tpy.messages.records import RequestRecord
+from tpy.messages import InferenceRequest, ParameterValue, RequestRecord, Residency, Tensor
 from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
 from tpy_data.engine.requests.handle import NO_RESOURCES, Execution, Resources, WaitingRequest

@@ -17,7 +17,7 @@ from tpy.messages import QueueActivity, SequencePosition
 
 if TYPE_CHECKING:
     from tpy_data.generation.core.cost import Cost
-    from tpy_data.schedulers.core.fair_queue import Line
+    from tpy_data.schedulers.core.lines import TenantLine
     from tpy_data.schedulers.core.tenants import Tenant
 
 
@@ -130,7 +130,7 @@ class Ticket:
     length: int
     tenant: Tenant
     size_bytes: int
-    line: Line
+    line: TenantLine[Ticket]
     charge: int
 
     def __init__(

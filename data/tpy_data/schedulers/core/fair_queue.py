@@ -13,53 +13,17 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 
 from tpy.limits.tenants import TENANT_ROW_NS_FIRST, TENANTS_MAX
 from tpy.messages import LevelActivity, TenantActivity
 from tpy_data.schedulers.core.contract import Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
+from tpy_data.schedulers.core.lines import TenantLine
 from tpy_data.schedulers.core.priority_queue import QueueLevel, insert_back, insert_delayed
 from tpy_data.schedulers.core.tenants import Limit, Tenant, Tenants
 
-
-class Line:
-    """A tenant's tickets in one queue: `count` wait, with `bytes`. `start` and `owed` are of the busy period `period`. `entry` is
-    the one of the heap that counts, `device_ns` and `spare_ns` are for DeviceQueue."""
-
-    __slots__ = (
-        "__weakref__",
-        "bytes",
-        "count",
-        "device_ns",
-        "entry",
-        "levels",
-        "number",
-        "owed",
-        "period",
-        "spare_ns",
-        "start",
-        "tenant",
-    )
-
-    def __init__(self, number: int, tenant: Tenant, options: DynamicOptions) -> None:
-        self.number = number
-        self.tenant = tenant
-        self.levels = tuple(QueueLevel(index, rules) for index, rules in enumerate(options.levels))
-        for level in self.levels:
-            level.size_max = math.inf  # FairQueue.admit bounds it
-        self.count = 0
-        self.bytes = 0
-        self.start = 0
-        self.owed = 0
-        self.device_ns = 0
-        self.spare_ns = 0
-        self.period = 0
-        self.entry: _Entry | None = None
-        tenant.lines.add(self)
-
-
+Line = TenantLine[Ticket]
 _Entry = tuple[int, int, Line]
 _Begun = tuple[Iterator[Ticket], int, list[int]]
 

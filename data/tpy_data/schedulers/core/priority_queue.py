@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from tpy.messages import LevelActivity
 from tpy_data.schedulers.core.contract import Ticket
-from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions
+from tpy_data.schedulers.core.lines import TicketLevel
 
-
-class QueueLevel:
-    """One priority level: unexpired tickets in order of arrival, and tickets whose time in the queue is over but that are kept
-    (DELAY), in order of that time. Linked dictionaries, because a ticket may leave from the middle at any moment."""
-
-    __slots__ = ("delayed", "index", "rules", "size_max", "waiting")
-
-    def __init__(self, index: int, rules: QueueRules) -> None:
-        self.index = index
-        self.rules = rules
-        self.size_max = rules.queue_size_max or math.inf
-        self.waiting: OrderedDict[Ticket, None] = OrderedDict()
-        self.delayed: OrderedDict[Ticket, int] = OrderedDict()
+QueueLevel = TicketLevel[Ticket]
 
 
 class PriorityQueue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import WeakSet
 
 from tpy.errors import TooManyRequests
@@ -13,9 +13,6 @@ from tpy.limits.tenants import TENANT_WEIGHT_MAX
 from tpy.tenants import OTHER, TenantRules, TenantsConfig
 from tpy.token_bucket import TokenBucket
 from tpy.units import NS_PER_S
-
-if TYPE_CHECKING:
-    from tpy_data.schedulers.core.fair_queue import Line
 
 _UNIT = 1000 * TENANT_WEIGHT_MAX
 """Virtual time of a nanosecond at weight 1, so large that weights divide it within a thousandth."""
@@ -32,6 +29,12 @@ class Limit(enum.Enum):
     QUEUE_BYTES = "queue_bytes"
     QUEUE_SHARE = "queue_share"
     """Its part, by weight, of a queue that is full (max_queue_size)."""
+
+
+class CountedLine(Protocol):
+    """A tenant's tickets in one queue, as far as the tenant goes: the `TenantLine` of a FairQueue."""
+
+    count: int
 
 
 class Tenant:
@@ -66,7 +69,7 @@ class Tenant:
         self.running = 0
         self.loading = 0
         self.loading_bytes = 0
-        self.lines: WeakSet[Line] = WeakSet()
+        self.lines: WeakSet[CountedLine] = WeakSet()
         self.instance_ns = 0
         self.device_ns = 0
         self.tokens = 0

@@ -11,7 +11,7 @@ from tpy.errors import ErrorCode, TooManyRequests, TpyError
 from tpy.frontends.grpc.access import MetadataPolicy
 from tpy.frontends.grpc.transport import DEADLINE_TEXT, CallContext
 from tpy.frontends.shared_memory import TensorResolver
-from tpy.messages.records import RequestRecord
+from tpy.messages import RequestRecord
 from tpy.services import Services
 
 GRPC_STATUS: dict[ErrorCode, Status] = {

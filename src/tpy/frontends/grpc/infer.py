@@ -21,8 +21,7 @@ from tpy.frontends.grpc.transport import Metadata, UnaryCall
 from tpy.frontends.load_report import load_fields
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import forget_trace, run_in_thread
-from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
-from tpy.messages.records import RequestRecord
+from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, RequestRecord
 from tpy.services import RequestHandle, ResolvedModel, held
 
 

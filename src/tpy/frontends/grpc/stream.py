@@ -32,8 +32,7 @@ from tpy.frontends.grpc.calls import INFERENCE, CallParts, count_refusal, fail_c
 from tpy.frontends.grpc.transport import Metadata, StreamCall
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import run_in_thread
-from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, held_bytes
-from tpy.messages.records import RequestRecord
+from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, RequestRecord, held_bytes
 from tpy.services import RequestHandle, ResolvedModel, held
 
 Pieces = list[bytes | memoryview]

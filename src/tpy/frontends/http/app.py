@@ -17,6 +17,7 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import BaseConverter
 
+from tpy import plugins
 from tpy.errors import ErrorCode, InvariantViolation, TpyError
 from tpy.frontends import load_report
 from tpy.frontends.http.control import ControlApi
@@ -33,8 +34,7 @@ from tpy.frontends.http.message import (
     refusal_reply,
 )
 from tpy.frontends.http.overview import OverviewApi
-from tpy.frontends.http.page_files import page_file, redirect_to_page
-from tpy.frontends.http.pages import PagesApi
+from tpy.frontends.http.pages import PagesApi, redirect_to_page
 from tpy.frontends.http.predict import PredictApi
 from tpy.frontends.http.quart_bridge import BODY, CERTIFICATE
 from tpy.frontends.http.recordings import RecordingsApi
@@ -81,6 +81,7 @@ def create_app(endpoint: InferEndpoint, *, page: bool = False, stopping: trio.Ev
     routes.add("model-repository", "/v2/models", GET=pages.models)
     routes.add("", "/docs", GET=pages.docs)
     if page:
+        page_file: Handler = plugins.load("tpy.pages", "page", "page")
         routes.add("", "/page", access="health", GET=redirect_to_page)  # the same for all: they ask for a key
         routes.add("", "/page/", access="health", GET=page_file)
         routes.add("", "/page/<file>", access="health", GET=page_file)

@@ -20,8 +20,7 @@ from tpy.frontends.http import codec
 from tpy.frontends.http.infer import InferEndpoint, open_record, parse_version, unexpected_error_reply
 from tpy.frontends.http.message import HttpReply, HttpRequest, in_pieces, json_reply, query_number
 from tpy.frontends.threads import forget_trace, run_in_thread
-from tpy.messages import InferenceRequest, InferenceResponse, held_bytes
-from tpy.messages.records import RequestRecord
+from tpy.messages import InferenceRequest, InferenceResponse, RequestRecord, held_bytes
 from tpy.services import RequestHandle, ResolvedModel, held
 
 _Encoded = TypeVar("_Encoded")

@@ -29,8 +29,7 @@ from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import forget_trace, run_in_thread
-from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription, content_bytes, held_bytes
-from tpy.messages.records import RequestRecord
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription, RequestRecord, content_bytes, held_bytes
 from tpy.observers import RequestObservers
 from tpy.services import RequestHandle, ResolvedModel, Services
 

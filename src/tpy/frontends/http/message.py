@@ -14,7 +14,7 @@ from tpy.echo import echo
 from tpy.errors import InvalidArgument, PermissionDenied, TpyError, Unauthenticated
 from tpy.frontends.access import Caller
 from tpy.frontends.http.codec import HTTP_STATUS, encode_error
-from tpy.messages.records import RequestRecord
+from tpy.messages import RequestRecord
 from tpy.units import KIB
 
 Body = bytes | bytearray | memoryview

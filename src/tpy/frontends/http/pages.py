@@ -17,7 +17,6 @@ from tpy.errors import TpyError
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
 from tpy.frontends.http.openapi import openapi_document, operations_html, operations_text
-from tpy.frontends.http.page_files import redirect_to_page
 from tpy.messages import IndexEntry, ModelDescription, ModelState, TensorDescription
 
 _STYLE: Final = """
@@ -119,6 +118,12 @@ class PagesApi:
                 about += escape(error.message)
         link = f'<a href="{path}">{escape(entry.name)}</a>'
         return f'<tr><td>{link}</td><td>{version}</td><td class="{state}">{state}</td><td>{about}</td></tr>'
+
+
+async def redirect_to_page(request: HttpRequest) -> HttpReply:
+    """From `/page` to the place that the page's files are relative to. A relative address: a proxy may have put the server
+    below another path."""
+    return HttpReply(status=308, content_type="text/plain", headers=(("Location", "page/"),))
 
 
 def _about(description: ModelDescription) -> str:

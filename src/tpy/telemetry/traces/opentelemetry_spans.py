@@ -23,7 +23,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from tpy.errors import InvalidArgument
 from tpy.limits import TRACES_CLOSE_S_MAX
-from tpy.messages.records import RequestRecord
+from tpy.messages import RequestRecord
 from tpy.telemetry.traces.core.settings import ActiveSetting
 from tpy.telemetry.traces.trace import Trace, TraceOptions
 

@@ -10,8 +10,7 @@ import msgspec
 import numpy as np
 
 from tpy.limits import TRACE_TENSOR_BYTES_MAX, TRACES_HELD_BYTES_MAX
-from tpy.messages import DataType, Moment, Tensor, TracedPart, held_bytes
-from tpy.messages.records import RequestRecord
+from tpy.messages import DataType, Moment, RequestRecord, Tensor, TracedPart, held_bytes
 from tpy.telemetry.traces.core.settings import TENSORS, TIMESTAMPS, ActiveSetting, TraceSetting
 
 TRITON = "triton"

@@ -10,8 +10,7 @@ from typing import Protocol
 
 from tpy.errors import ErrorCode, InvalidArgument
 from tpy.limits import TRACE_PARTS_RECENT_MAX, TRACES_COLLECTED_MAX, TRACES_HELD_BYTES_MAX, TRACES_RECENT_MAX
-from tpy.messages import InferenceRequest, InferenceResponse, TracedRequest
-from tpy.messages.records import RequestRecord
+from tpy.messages import InferenceRequest, InferenceResponse, RequestRecord, TracedRequest
 from tpy.observers import RequestObserver
 from tpy.telemetry.access_log import trace_id_of
 from tpy.telemetry.traces.core.settings import (

@@ -14,8 +14,8 @@ from tpy_data.backends.python.protocol.connection import WorkerConnection
 from tpy_data.backends.python.protocol.messages import decode_failed, decode_ready
 from tpy_data.backends.python.protocol.translation import error_of
 from tpy_data.backends.python.settings import PythonSettings
-from tpy_data.backends.python.worker.core.frames import FrameKind, ReceivedFrame
-from tpy_data.backends.python.worker.core.session import SessionState
+from tpy_data.backends.python.worker.wire.core.frames import FrameKind, ReceivedFrame
+from tpy_data.backends.python.worker.wire.core.session import SessionState
 
 SLOW_START_S = 30
 """A model that still initialises is mentioned in the log this often."""

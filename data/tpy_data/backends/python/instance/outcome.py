@@ -11,7 +11,7 @@ from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
 from tpy_data.backends.python.protocol.messages import RESCHEDULED_CODE, BatchFailure, ModelAnswer, result_of
 from tpy_data.backends.python.protocol.responses import OpenResponses
 from tpy_data.backends.python.protocol.translation import error_of
-from tpy_data.backends.python.worker.core.frames import ProtocolViolation, ReceivedFrame
+from tpy_data.backends.python.worker.wire.core.frames import ProtocolViolation, ReceivedFrame
 
 Answers = Sequence[ModelAnswer | ExecutionResult | int | None] | str | BatchFailure
 """Of the requests of a batch; or why it failed as a whole."""

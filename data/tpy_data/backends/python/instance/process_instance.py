@@ -47,10 +47,10 @@ from tpy_data.backends.python.protocol.messages import (
 from tpy_data.backends.python.protocol.responses import OpenResponses
 from tpy_data.backends.python.protocol.small import HEADER_BYTES_MAX, TEXT_BYTES_MAX, are_small, are_small_texts
 from tpy_data.backends.python.settings import PythonSettings
-from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
-from tpy_data.backends.python.worker.core.session import SessionState
-from tpy_data.backends.python.worker.endpoint import Closed
+from tpy_data.backends.python.worker.wire.core.batch import Layout
+from tpy_data.backends.python.worker.wire.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
+from tpy_data.backends.python.worker.wire.core.session import SessionState
+from tpy_data.backends.python.worker.wire.endpoint import Closed
 from tpy_data.backends.states import ImplicitState
 
 

@@ -30,7 +30,7 @@ from tpy_data.backends.python.protocol.messages import (
     encode,
 )
 from tpy_data.backends.python.protocol.metric_table import MetricTable
-from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
+from tpy_data.backends.python.worker.wire.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
 
 _LEVELS = frozenset({"verbose", "info", "warning", "error"})
 

@@ -13,7 +13,7 @@ from tpy.devices import NO_DEVICES, Devices
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy_data.backends.python.environment.interpreters import Interpreter
 from tpy_data.backends.python.sandboxing import Sandbox
-from tpy_data.backends.python.worker.loader import ModelSource
+from tpy_data.backends.python.worker.model.loader import ModelSource
 
 
 class InstanceStart(msgspec.Struct, frozen=True, kw_only=True):

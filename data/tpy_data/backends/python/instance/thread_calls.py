@@ -1,4 +1,4 @@
-"""ThreadCalls: calls of other models by one that runs in the server's process (a `CallPort` of worker/ports.py)."""
+"""ThreadCalls: calls of other models by one that runs in the server's process (a `CallPort` of worker/pb_utils/context.py)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import numpy as np
 from tpy.backend import ExecutionRequest, ServerCall, ServerCalls, WaitingBatch
 from tpy.errors import InvalidArgument, TpyError, Unavailable
 from tpy.limits import MODEL_CALLS_OUTSTANDING_MAX
-from tpy.messages import InferenceRequest, InferenceResponse, Tensor
-from tpy.messages.records import record_of
+from tpy.messages import InferenceRequest, InferenceResponse, Tensor, record_of
 from tpy_data.backends.python.protocol import translation
-from tpy_data.backends.python.worker import datatypes, tensor
-from tpy_data.backends.python.worker.failures import ErrorCode, TritonError, TritonModelException
-from tpy_data.backends.python.worker.model_calls import LOADING
-from tpy_data.backends.python.worker.pending_call import PendingCall
-from tpy_data.backends.python.worker.request import InferenceRequest as ModelsRequest
-from tpy_data.backends.python.worker.request import target_of
-from tpy_data.backends.python.worker.response import InferenceResponse as ModelsResponse
-from tpy_data.backends.python.worker.response import received_response
-from tpy_data.backends.python.worker.trace import number_of
+from tpy_data.backends.python.worker.pb_utils import tensor
+from tpy_data.backends.python.worker.pb_utils.context import LOADING
+from tpy_data.backends.python.worker.pb_utils.failures import ErrorCode, TritonError, TritonModelException
+from tpy_data.backends.python.worker.pb_utils.pending_call import PendingCall
+from tpy_data.backends.python.worker.pb_utils.request import InferenceRequest as ModelsRequest
+from tpy_data.backends.python.worker.pb_utils.request import number_of, target_of
+from tpy_data.backends.python.worker.pb_utils.response import InferenceResponse as ModelsResponse
+from tpy_data.backends.python.worker.pb_utils.response import received_response
+from tpy_data.backends.python.worker.wire.core import datatypes
 
 
 class _Call:

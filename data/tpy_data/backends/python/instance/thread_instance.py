@@ -22,12 +22,14 @@ from tpy_data.backends.python.instance.thread_calls import ThreadCalls, as_model
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.protocol.late_answer import LateAnswer
 from tpy_data.backends.python.protocol.metric_table import DirectMetrics, MetricTable
-from tpy_data.backends.python.worker import context, tensor
-from tpy_data.backends.python.worker.failures import ModelFailure, unsendable
-from tpy_data.backends.python.worker.missing_inputs import MissingInputs
-from tpy_data.backends.python.worker.model_calls import FINALIZING, SERVING
-from tpy_data.backends.python.worker.request import (
+from tpy_data.backends.python.worker.model.runner import ModelRunner
+from tpy_data.backends.python.worker.pb_utils import context, tensor
+from tpy_data.backends.python.worker.pb_utils.context import FINALIZING, SERVING, MissingInputs
+from tpy_data.backends.python.worker.pb_utils.failures import ModelFailure, unsendable
+from tpy_data.backends.python.worker.pb_utils.request import (
+    NOT_TRACED,
     InferenceRequest,
+    InferenceTrace,
     answer_through,
     cancellation_of,
     is_rescheduled,
@@ -35,10 +37,14 @@ from tpy_data.backends.python.worker.request import (
     single_answers,
     watch,
 )
-from tpy_data.backends.python.worker.response import InferenceResponse
-from tpy_data.backends.python.worker.response_sender import DROPPED, SingleAnswer, StreamedAnswer, settle, settle_failed
-from tpy_data.backends.python.worker.runner import ModelRunner
-from tpy_data.backends.python.worker.trace import NOT_TRACED, InferenceTrace
+from tpy_data.backends.python.worker.pb_utils.response import (
+    DROPPED,
+    InferenceResponse,
+    SingleAnswer,
+    StreamedAnswer,
+    settle,
+    settle_failed,
+)
 from tpy_data.backends.states import ImplicitState
 
 _ASYNC = "async execute needs a separate process; remove parameter TPY_PYTHON_ISOLATION"

@@ -1,4 +1,4 @@
-"""CallServer: the calls of a worker's model to the server (`worker/calls.py`), and what it asks of the model repository."""
+"""CallServer: the calls of a worker's model to the server (`worker/link/calls.py`), and what it asks of the model repository."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 from tpy.backend import ServerCall, ServerCalls, WaitingBatch
 from tpy.errors import InvalidArgument, TpyError, Unavailable, Unsupported
 from tpy.limits import MODEL_CALL_BYTES_OUTSTANDING_MAX, MODEL_CALLS_OUTSTANDING_MAX
-from tpy.messages import InferenceRequest, InferenceResponse, Residency, Tensor
-from tpy.messages.records import record_of
+from tpy.messages import InferenceRequest, InferenceResponse, Residency, Tensor, record_of
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.protocol.connection import WorkerConnection
 from tpy_data.backends.python.protocol.messages import (
@@ -26,8 +25,8 @@ from tpy_data.backends.python.protocol.messages import (
     received,
 )
 from tpy_data.backends.python.protocol.small import are_small_texts, is_small_answer
-from tpy_data.backends.python.worker.core.batch import Layout, NoMemory, read
-from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
+from tpy_data.backends.python.worker.wire.core.batch import Layout, NoMemory, read
+from tpy_data.backends.python.worker.wire.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
 
 _UINT64_MAX = (1 << 64) - 1
 

@@ -26,11 +26,11 @@ from tpy_data.backends.python.environment.process import LIVENESS_CHECK_S, EndWa
 from tpy_data.backends.python.environment.threads import JobThread
 from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
 from tpy_data.backends.python.protocol.small import HEADER_BYTES_MAX
-from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
-from tpy_data.backends.python.worker.core.session import WHILE_SERVING, SessionState, WorkerSession
-from tpy_data.backends.python.worker.endpoint import NO_TENSORS, Closed, Endpoint, Unread
-from tpy_data.backends.python.worker.segments import Loan
+from tpy_data.backends.python.worker.wire.core.batch import Layout
+from tpy_data.backends.python.worker.wire.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
+from tpy_data.backends.python.worker.wire.core.session import WHILE_SERVING, SessionState, WorkerSession
+from tpy_data.backends.python.worker.wire.endpoint import NO_TENSORS, Closed, Endpoint, Unread
+from tpy_data.backends.python.worker.wire.segments import Loan
 
 EXIT_GRACE_S = 5
 """Between the end of finalize and of the process: interpreters run exit handlers and wait for threads of the model."""

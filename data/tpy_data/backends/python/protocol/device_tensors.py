@@ -1,4 +1,4 @@
-"""DeviceTensors: tensors on devices that cross the border of a worker's process, by handle (`worker/device_memory.py`).
+"""DeviceTensors: tensors on devices that cross the border of a worker's process, by handle (`worker/link/device_memory.py`).
 
 A worker is lent what the server has, and keeps it as long as it likes. What a worker shows is copied at once, to memory of the
 server's on the same device or to the host, so that nothing depends on its life.
@@ -14,11 +14,11 @@ import numpy as np
 
 from tpy.devices import DeviceArray, Devices
 from tpy.errors import TpyError
-from tpy_data.backends.python.worker import datatypes
-from tpy_data.backends.python.worker.core.batch import RANK_MAX, Descriptor
-from tpy_data.backends.python.worker.core.frames import ProtocolViolation
-from tpy_data.backends.python.worker.device_memory import size_of
-from tpy_data.backends.python.worker.endpoint import Endpoint
+from tpy_data.backends.python.worker.wire.core import datatypes
+from tpy_data.backends.python.worker.wire.core.batch import RANK_MAX, Descriptor
+from tpy_data.backends.python.worker.wire.core.datatypes import size_of
+from tpy_data.backends.python.worker.wire.core.frames import ProtocolViolation
+from tpy_data.backends.python.worker.wire.endpoint import Endpoint
 
 _WHERE = re.compile(r"([0-9]{1,4}) ([0-9]{1,18}) (?:@([0-9]{1,18})|((?:[0-9a-f]{2}){1,256}))", re.ASCII)
 """Device, loan, and the server's loan or a handle."""

@@ -14,8 +14,8 @@ from tpy.messages.datatypes import BY_NUMBER
 from tpy.regions import RegionArray
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
-from tpy_data.backends.python.worker.core.batch import Descriptor, Layout, NoMemory, read
-from tpy_data.backends.python.worker.core.frames import (
+from tpy_data.backends.python.worker.wire.core.batch import Descriptor, Layout, NoMemory, read
+from tpy_data.backends.python.worker.wire.core.frames import (
     HEADER_BYTES_MAX,
     JOINED_BYTES_MAX,
     MAGIC,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tpy.backend import Metric, MetricFamily, ModelMetrics
 from tpy.errors import InvalidArgument, TpyError
 from tpy.telemetry.exposition import MetricKind
-from tpy_data.backends.python.worker.failures import TritonModelException
+from tpy_data.backends.python.worker.pb_utils.failures import TritonModelException
 
 _KINDS = (MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM)
 """In the order of TRITONSERVER_MetricKind."""

@@ -18,8 +18,8 @@ from tpy_data.backends.python.protocol.connection import WorkerConnection
 from tpy_data.backends.python.protocol.late_answer import LateAnswer
 from tpy_data.backends.python.protocol.messages import decode_response, encode, result_of
 from tpy_data.backends.python.protocol.small import are_small_texts
-from tpy_data.backends.python.worker.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
-from tpy_data.backends.python.worker.core.windows import Receipts
+from tpy_data.backends.python.worker.wire.core.frames import FrameKind, ProtocolViolation, ReceivedFrame
+from tpy_data.backends.python.worker.wire.core.windows import Receipts
 
 
 class _Open:

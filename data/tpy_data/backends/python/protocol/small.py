@@ -10,8 +10,8 @@ import numpy as np
 from tpy.backend import ExecutionBatch
 from tpy.errors import TpyError
 from tpy.messages import DataType, InferenceResponse, Tensor, content_bytes
-from tpy_data.backends.python.worker.core.batch import Descriptor
-from tpy_data.backends.python.worker.datatypes import BYTES
+from tpy_data.backends.python.worker.wire.core.batch import Descriptor
+from tpy_data.backends.python.worker.wire.core.datatypes import BYTES
 
 TENSORS_MAX = 64
 """Tensors of one message: some microseconds each."""

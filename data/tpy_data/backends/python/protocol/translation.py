@@ -17,7 +17,7 @@ from tpy.limits import LOAD_OVERRIDE_BYTES_MAX
 from tpy.messages import DataType, LoadRequest, MemoryType, ParameterValue, Place, SequencePosition, Tensor
 from tpy.messages.datatypes import BY_NUMBER
 from tpy.regions import RegionArray
-from tpy_data.backends.python.worker.core.frames import ProtocolViolation
+from tpy_data.backends.python.worker.wire.core.frames import ProtocolViolation
 
 _FILE = "file:"
 

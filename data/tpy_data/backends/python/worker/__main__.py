@@ -56,7 +56,7 @@ def be_template(package: str, control: int, server: int, *, hosting: bool) -> An
 
 def be_worker(package: str, connection: int, tokens: int, parent: int, sandbox: str = "") -> None:
     """Until the server says stop, or is gone, or the parent is."""
-    frames = importlib.import_module(package + ".core.frames")
+    frames = importlib.import_module(package + ".wire.core.frames")
     for descriptor in (connection, tokens):
         os.set_inheritable(descriptor, False)  # what the model starts has no part in them
     server = socket.socket(fileno=connection)

@@ -11,22 +11,22 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any, NoReturn
 
-from . import context, loader, runner
-from .calls import CallClient
-from .connection import TEXT_BYTES_MAX, ServerConnection, decode, encode
-from .core.batch import Layout, NoMemory, Segment
-from .core.frames import FrameKind, ReceivedFrame
-from .coroutines import Coroutines
-from .endpoint import Closed, Endpoint, Foreign
-from .failures import ErrorCode, ModelFailure, TritonModelException
-from .messages import RESCHEDULED, answer_of, failed_batch, no_memory, sendable
-from .metrics import MetricClient
-from .missing_inputs import MissingInputs
-from .model_calls import FINALIZING, SERVING
-from .readiness import ReadinessAnswers
-from .request import Answerable, answer_through, cancellation_of, is_rescheduled, single_answers, watch
-from .response_sender import SingleAnswer, StreamedAnswer, settle, settle_failed
-from .responses import Flow, WorkerResponses
+from .link.calls import CallClient
+from .link.connection import TEXT_BYTES_MAX, ServerConnection, decode, encode
+from .link.metrics import MetricClient
+from .link.readiness import ReadinessAnswers
+from .link.responses import Flow, WorkerResponses
+from .model import loader, runner
+from .model.coroutines import Coroutines
+from .model.messages import RESCHEDULED, answer_of, failed_batch, no_memory, sendable
+from .pb_utils import context
+from .pb_utils.context import FINALIZING, SERVING, MissingInputs
+from .pb_utils.failures import ErrorCode, ModelFailure, TritonModelException
+from .pb_utils.request import Answerable, answer_through, cancellation_of, is_rescheduled, single_answers, watch
+from .pb_utils.response import SingleAnswer, StreamedAnswer, settle, settle_failed
+from .wire.core.batch import Layout, NoMemory, Segment
+from .wire.core.frames import FrameKind, ReceivedFrame
+from .wire.endpoint import Closed, Endpoint, Foreign
 
 FORKED = (
     "a process that the model had forked came back from the model's code and was ended: it has no part in the server's requests. "

@@ -11,12 +11,12 @@ from tpy.errors import ERROR_OF_CODE, Internal, TpyError, Unavailable
 from tpy.errors import ErrorCode as TpyCode
 from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
 
-from ..failures import ErrorCode, TritonModelException
-from ..pending_call import PendingCall
-from ..ports import CallPort
-from ..request import InferenceRequest as WorkersRequest
-from ..response import InferenceResponse as WorkersResponse
-from ..tensor import storage_of, wrap
+from ..pb_utils.context import CallPort
+from ..pb_utils.failures import ErrorCode, TritonModelException
+from ..pb_utils.pending_call import PendingCall
+from ..pb_utils.request import InferenceRequest as WorkersRequest
+from ..pb_utils.response import InferenceResponse as WorkersResponse
+from ..pb_utils.tensor import storage_of, wrap
 from .requests import storage, tensor_of
 
 _NEWEST = -1

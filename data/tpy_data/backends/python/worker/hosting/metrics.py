@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from tpy.errors import InvalidArgument, Unsupported
 from tpy.telemetry.exposition import MetricKind
 
-from ..failures import TritonModelException
-from ..ports import MetricPort
+from ..pb_utils.context import MetricPort
+from ..pb_utils.failures import TritonModelException
 
 _NUMBERS = {MetricKind.COUNTER: 0, MetricKind.GAUGE: 1, MetricKind.HISTOGRAM: 2}
 """TRITONSERVER_MetricKind."""

@@ -15,14 +15,13 @@ from tpy.errors import Internal, TpyError
 from tpy.messages import DataType, ParameterValue, SequencePosition, Tensor
 from tpy.messages.datatypes import BY_NUMBER
 
-from .. import messages
-from ..core.batch import Layout, Segment
-from ..failures import ErrorCode, TritonError, TritonModelException, unsendable
-from ..messages import Read, failed_answer, sendable
-from ..request import TRITONSERVER_REQUEST_FLAG_SEQUENCE_END, TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, Answerable
-from ..response import InferenceResponse, received_response
-from ..response_sender import RESPONSE_COMPLETE_FINAL, InferenceResponseSender
-from ..tensor import wrap
+from ..model import messages
+from ..model.messages import Read, failed_answer, sendable
+from ..pb_utils.failures import ErrorCode, TritonError, TritonModelException, unsendable
+from ..pb_utils.request import TRITONSERVER_REQUEST_FLAG_SEQUENCE_END, TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, Answerable
+from ..pb_utils.response import RESPONSE_COMPLETE_FINAL, InferenceResponse, InferenceResponseSender, received_response
+from ..pb_utils.tensor import wrap
+from ..wire.core.batch import Layout, Segment
 
 _CODES = {
     TpyCode.UNKNOWN: ErrorCode.UNKNOWN,

@@ -34,14 +34,14 @@ from tpy.limits import READINESS_CHECK_S_MAX
 from tpy_data.backends.creation import create_backend
 from tpy_data.exception_text import exception_text
 
-from .. import context
-from ..core.batch import Segment
-from ..failure_log import InstanceFailureLog
-from ..failures import ModelFailure
-from ..messages import Read
-from ..request import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, streamed_answer
-from ..response import InferenceResponse
-from ..runner import InstanceLost, RunCoroutine
+from ..model.failure_log import InstanceFailureLog
+from ..model.messages import Read
+from ..model.runner import InstanceLost, RunCoroutine
+from ..pb_utils import context
+from ..pb_utils.failures import ModelFailure
+from ..pb_utils.request import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, streamed_answer
+from ..pb_utils.response import InferenceResponse
+from ..wire.core.batch import Segment
 from .calls import HostedCalls
 from .metrics import HostedMetrics
 from .order import HostedContext, HostingAnswer, HostingOrder, decode_order, pack, unpack
