@@ -15,12 +15,12 @@ from tpy.config import (
     ModelConfig,
     Problem,
     Severity,
-    check_members,
     check_text,
     errors_of,
     normalise,
     parse_pbtxt,
 )
+from tpy.config.validation.ensemble_members import check_members
 from tpy.errors import InvalidArgument
 from tpy.ids import Generation, ModelId
 from tpy.state import DesiredModel, DesiredVersion

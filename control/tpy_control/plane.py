@@ -19,7 +19,7 @@ from tpy.state import DesiredWriter, ModelStateStore, Snapshot
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.repositories import held_models
 from tpy.units import NS_PER_S
-from tpy_control.agents import AgentLifecycles
+from tpy_control.agents import AgentsWhenNeeded
 from tpy_control.core.candidate import DUPLICATE_TEXT, Candidate, Override, RefusalKind, Refused
 from tpy_control.core.control import Action, ControlCore, Put, Reject, Remove, Withdraw
 from tpy_control.core.debounce import Debouncer, PollResult
@@ -74,7 +74,7 @@ class Plane:
         source: RepositorySource,
         preparation: Preparation,
         overrides: OverrideDirectories,
-        agents: AgentLifecycles,
+        agents: AgentsWhenNeeded,
         clock: Clock,
     ) -> None:
         self.options = options

@@ -11,9 +11,8 @@ from tpy.config import ModelConfig
 from tpy.errors import TpyError
 from tpy.ids import ModelId
 from tpy.messages import ConfigCheck
-from tpy_control.agents import AgentLifecycles
+from tpy_control.agents import AgentsWhenNeeded
 from tpy_control.core.candidate import Candidate, Override, RefusalKind, Refused, config_with_agents, interpret
-from tpy_control.core.config_check import check_config
 from tpy_control.core.scan import CONFIG_FILENAME, CONFIGS_FOLDER, DirectoryFingerprint, ModelLocation, ModelScan
 from tpy_control.offload import Offload
 from tpy_control.sources.protocol import RepositorySource
@@ -31,7 +30,7 @@ class Prepared(msgspec.Struct, frozen=True):
 class Preparation:
     """Makes candidates. Calls may run at the same time."""
 
-    def __init__(self, *, auto_complete: bool, offload: Offload, agents: AgentLifecycles) -> None:
+    def __init__(self, *, auto_complete: bool, offload: Offload, agents: AgentsWhenNeeded) -> None:
         self._auto_complete = auto_complete
         self._offload = offload
         self._agents = agents
@@ -47,6 +46,8 @@ class Preparation:
 
     async def check(self, scan: ModelScan, given: str | None, *, known: frozenset[str]) -> ConfigCheck:
         """Check a configuration, as `check_config`."""
+        from tpy_control.core.config_check import check_config  # few servers are asked
+
         return await self._offload(functools.partial(check_config, scan, given, auto_complete=self._auto_complete, known=known))
 
     async def _prepare_by_agents(
@@ -54,11 +55,12 @@ class Preparation:
     ) -> Candidate | Refused:
         """Make a candidate of what the agents of a configuration leave."""
         key = (scan.fingerprint, override, config)
-        current = self._agents.current(model, key)
+        agents = self._agents.get()
+        current = agents.current(model, key)
         if current is not None:
             return current
         try:
-            lifecycle, found_by, location = await self._agents.load(source, scan, model, config, key)
+            lifecycle, found_by, location = await agents.load(source, scan, model, config, key)
         except TpyError as error:
             return Refused(id=model, kind=RefusalKind.POLL, message=error.message)
         outcome: Candidate | Refused | None = None
@@ -66,7 +68,7 @@ class Preparation:
             outcome = await self._read_again(found_by, location, scan, model, override)
         finally:
             if not isinstance(outcome, Candidate):
-                await self._agents.fail(lifecycle)
+                await agents.fail(lifecycle)
         if isinstance(outcome, Candidate):
             return msgspec.structs.replace(
                 outcome, fingerprint=scan.fingerprint, lifecycle=lifecycle.number, origin=scan.directory

@@ -10,7 +10,7 @@ import anyio
 from tpy.clock import Clock, SystemClock
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.state import DesiredWriter, ModelStateStore
-from tpy_control.agents import AgentLifecycles
+from tpy_control.agents import AgentsWhenNeeded
 from tpy_control.core.agents import CHECKSUM_AGENT
 from tpy_control.offload import Offload, in_thread
 from tpy_control.options import ControlMode, ControlOptions
@@ -20,7 +20,6 @@ from tpy_control.preparation import Preparation
 from tpy_control.service import ControlPlane
 from tpy_control.sources.disk import DiskSource
 from tpy_control.sources.protocol import RepositorySource
-from tpy_control.sources.several import open_source
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ async def run_control_plane(
     clock = SystemClock() if clock is None else clock
     source = await _open(options, clock) if source is None else source
     overrides = OverrideDirectories(options.scratch_directory)
-    agents = AgentLifecycles(
+    agents = AgentsWhenNeeded(
         functools.partial(_agent_command, options.agent_command),
         timeout_s=options.agent_timeout_s,
         parent=options.scratch_directory,
@@ -106,6 +105,8 @@ async def _open(options: ControlOptions, clock: Clock) -> RepositorySource:
     """The source of the repositories."""
     if options.cloud is None:
         return DiskSource(options.folders)
+    from tpy_control.sources.several import open_source  # most servers have folders only
+
     return await anyio.to_thread.run_sync(open_source, options.repositories, options.cloud, clock)
 
 

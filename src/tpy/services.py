@@ -291,6 +291,14 @@ class NoRecordings:
         return RecordingStatus()
 
 
+class NoTraces:
+    """The TraceService of a server that traces nothing."""
+
+    async def recent_after(self, number: int) -> Sequence[TracedRequest]:
+        """See TraceService."""
+        return ()
+
+
 class SharedMemoryService(Protocol):
     """Shared memory with clients. Texts are Triton's."""
 

@@ -9,7 +9,7 @@ import pytest
 from tests.control.test_disk import make_model, write
 from tests.control.world import CONFIG
 from tpy.errors import Unavailable
-from tpy_control import check_repository
+from tpy_control.check import check_repository
 
 ENSEMBLE = """platform: "ensemble" ensemble_scheduling { step [{ model_name: "nobody" model_version: -1
 input_map { key: "I" value: "IN" } output_map { key: "O" value: "OUT" } }] }"""

@@ -13,9 +13,9 @@ from tpy.errors import Unavailable
 from tpy.messages import LoadRequest
 from tpy.reloading import reload
 from tpy.units import NS_PER_S
-from tpy_control import MemorySource
 from tpy_control.core.scan import ModelLocation
 from tpy_control.options import Readiness
+from tpy_control.sources.memory import MemorySource
 
 NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 SETTLE_S = 1.0

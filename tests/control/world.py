@@ -16,10 +16,11 @@ from tpy.ids import ModelId
 from tpy.messages import LoadRequest, ModelState
 from tpy.state import ModelStateStore, ObservedKey, ObservedVersion
 from tpy.testing.trio_clock import TrioClock
-from tpy_control import ControlMode, ControlOptions, ControlPlane, MemorySource, run_control_plane
+from tpy_control import ControlMode, ControlOptions, ControlPlane, run_control_plane
 from tpy_control.core.scan import ModelLocation
 from tpy_control.offload import inline
 from tpy_control.sources import RepositorySource
+from tpy_control.sources.memory import MemorySource
 
 CONFIG = """
 backend: "identity"

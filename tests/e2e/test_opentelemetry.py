@@ -20,7 +20,7 @@ import tritonclient.grpc
 import tritonclient.http
 
 from tpy.errors import InvalidArgument
-from tpy.telemetry.traces.trace import OTEL_DEFAULTS, TraceOptions
+from tpy.telemetry.traces.options import OTEL_DEFAULTS, TraceOptions
 from tpy.telemetry.traces.tracer import tracing
 
 from .repositories import ModelFolder

@@ -17,7 +17,8 @@ from tests.e2e.server import ServerProcess
 from tests.frontends.applications import applications
 from tpy.frontends.access.config import digest, key_entry
 from tpy.frontends.grpc import rollouts
-from tpy.frontends.grpc.control import APIS, INFER_PATH, STREAM_INFER_PATH
+from tpy.frontends.grpc.calls import INFER_PATH, STREAM_INFER_PATH
+from tpy.frontends.grpc.control import APIS
 from tpy.frontends.restrictions import API_CATEGORIES
 
 from .attacker import Attacker

@@ -33,12 +33,12 @@ from tpy.regions import RegionRegistry
 from tpy.services import Services
 from tpy.state import ModelStateStore
 from tpy.telemetry.logs import LogController
-from tpy.telemetry.traces.trace import TraceOptions
-from tpy.telemetry.traces.tracer import Tracer
+from tpy.telemetry.traces.options import TraceOptions
 from tpy.testing.trio_clock import TrioClock
 from tpy.units import NS_PER_MS, NS_PER_S
-from tpy_control import ControlMode, ControlOptions, ControlPlane, MemorySource, run_control_plane
+from tpy_control import ControlMode, ControlOptions, ControlPlane, run_control_plane
 from tpy_control.offload import inline
+from tpy_control.sources.memory import MemorySource
 from tpy_data.cache.options import LocalCacheOptions
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
 from tpy_data.schedulers.core.rate_limiter import Supply
@@ -282,7 +282,8 @@ class World:
                             diagnostics=Diagnostics(
                                 self.data,
                                 LogController(LogSettings(), stream=io.StringIO()),
-                                Tracer(TraceOptions(), None),
+                                None,
+                                TraceOptions(),
                                 server_id="simulated",
                             ),
                             shared_memory=RegionRegistry(),
@@ -305,6 +306,8 @@ class World:
     @asynccontextmanager
     async def _ports(self, services: Services, clock: TrioClock) -> AsyncIterator[None]:
         self._http = create_port(HttpOptions(drain_timeout_s=EXIT_TIMEOUT_S), services, clock)
+        assert self._http.application is not None
+        self._http.application.load()  # virtual time waits for no thread
         async with trio.open_nursery() as calls:
             handlers = create_handlers(GrpcServiceOptions(), services, clock, nursery=calls, stop=self._stop)
             self._grpc = GrpcPort(GrpcOptions(drain_timeout_s=EXIT_TIMEOUT_S), handlers, clock)

@@ -147,7 +147,7 @@ def test_a_server_told_to_use_the_cpu_only_does_not_ask(driver: FakeDriver, monk
 
 def test_a_gpu_that_is_too_old_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No context is made on it, which takes memory."""
-    monkeypatch.setattr("tpy.cli.serve.CudaDevice", FakeDevice)
+    monkeypatch.setattr("tpy.devices.cuda.CudaDevice", FakeDevice)
     there = gpus.GpuInventory(gpus=(gpus.Gpu(id=0, compute_capability=(5, 2)), gpus.Gpu(id=1, compute_capability=(9, 0))))
     options = ServerOptions(control=ControlOptions(repositories=()), compute_capability_min=6.0)
     assert open_devices(options, there).ids == (1,)

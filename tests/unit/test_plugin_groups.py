@@ -19,7 +19,8 @@ from tpy.config.model_config import DynamicBatching, ModelParameter, ResponseCac
 from tpy.errors import InvalidArgument, TpyError, Unavailable
 from tpy.repository_agent import AgentAction
 from tpy_control.downloads import as_folders
-from tpy_control.sources import HiddenEnvironment, RemoteOptions, open_source, parse_address
+from tpy_control.sources import HiddenEnvironment, RemoteOptions, parse_address
+from tpy_control.sources.several import open_source
 from tpy_data.agents.contract import Opened
 from tpy_data.agents.hosting import find_agent
 from tpy_data.cache.options import CacheOptions, StoreOptions

@@ -16,8 +16,10 @@ from tpy.limits import TRACE_TENSOR_BYTES_MAX, TRACES_HELD_BYTES_MAX, TRACES_REC
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, RequestRecord, Tensor
 from tpy.observers import RequestObserver, RequestObservers
 from tpy.telemetry.traces import trace_file
-from tpy.telemetry.traces.core.settings import ActiveSetting, TraceSetting
-from tpy.telemetry.traces.trace import TensorMemory, Trace, TraceOptions
+from tpy.telemetry.traces.core.setting import TraceSetting
+from tpy.telemetry.traces.core.settings import ActiveSetting
+from tpy.telemetry.traces.options import TraceOptions
+from tpy.telemetry.traces.trace import TensorMemory, Trace
 from tpy.telemetry.traces.trace_file import TraceFiles
 from tpy.telemetry.traces.tracer import Tracer, tracing
 

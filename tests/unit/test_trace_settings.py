@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tpy.cli.parsing import UsageError
 from tpy.cli.trace_options import trace_options
 from tpy.errors import InvalidArgument, TpyError
-from tpy.telemetry.traces.core.settings import TraceSetting, TraceSettings, parse_updates
-from tpy.telemetry.traces.trace import TraceOptions
+from tpy.telemetry.traces.core.setting import TraceSetting
+from tpy.telemetry.traces.core.settings import TraceSettings, parse_updates
+from tpy.telemetry.traces.options import TraceOptions
 from tpy.telemetry.traces.tracer import Tracer
 
 STAMPS = frozenset({"TIMESTAMPS"})

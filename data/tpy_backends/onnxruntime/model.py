@@ -9,13 +9,11 @@ from tpy.backend.batching import PlainBatching
 from tpy.config.model_config import InstanceKind
 from tpy.messages import DataType
 from tpy_backends.file_backend import model_file
-from tpy_backends.onnxruntime.device_instance import DeviceOnnxInstance, OnDevice
 from tpy_backends.onnxruntime.graphs import NO_CAPTURE
 from tpy_backends.onnxruntime.instance import OnnxInstance
 from tpy_backends.onnxruntime.providers import providers_for
 from tpy_backends.onnxruntime.session import OnnxSession, offered_providers
 from tpy_backends.onnxruntime.settings import OnnxRuntimeConfig, session_settings
-from tpy_backends.onnxruntime.stateful import StatefulOnnxInstance
 from tpy_backends.parameter_values import operator_libraries
 from tpy_backends.validation import validate
 
@@ -69,8 +67,11 @@ class OnnxModel:
         if session.captures:
             reason = self._unbound_reason() or "the server has no streams on this device"
             self._context.log("warning", f"model '{config.name}': CUDA graphs are not used, because {reason}")
-        kind = StatefulOnnxInstance if state_specs(config) else OnnxInstance
-        return kind(session, config, run_entries)
+        if not state_specs(config):
+            return OnnxInstance(session, config, run_entries)
+        from tpy_backends.onnxruntime.stateful import StatefulOnnxInstance  # few models have states
+
+        return StatefulOnnxInstance(session, config, run_entries)
 
     def _is_bound(self, placement: InstancePlacement) -> bool:
         on_gpu = placement.kind is InstanceKind.KIND_GPU and placement.device_id in self._context.devices.ids
@@ -89,6 +90,8 @@ class OnnxModel:
         return "its instances share a session" if self._settings.shared else ""
 
     def _create_bound(self, placement: InstancePlacement) -> ModelInstance:
+        from tpy_backends.onnxruntime.device_instance import DeviceOnnxInstance, OnDevice  # of GPUs
+
         devices = self._context.devices
         stream = devices.get(placement.device_id).stream()
         session = self._open(placement, stream.handle)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
 from tpy.errors import Unavailable
 from tpy.plugins import LIBRARIES, installed, load, named, not_loaded
 from tpy.telemetry.custom_metrics import CustomMetrics
-from tpy_data.cache.store import Store
+
+if TYPE_CHECKING:
+    from tpy_data.cache.store import Store
 
 GROUP: Final = "tpy.caches"
 

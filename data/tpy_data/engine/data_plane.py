@@ -39,9 +39,7 @@ from tpy.telemetry.latencies import LatencyOptions
 from tpy.units import NS_PER_S
 from tpy_data.cache.options import CacheOptions
 from tpy_data.engine.caching.cache_access import open_cache
-from tpy_data.engine.caching.cached_engine import CachedEngine
 from tpy_data.engine.calls.model_calls import EngineCalls
-from tpy_data.engine.channels.rate_limiter import RateLimiter
 from tpy_data.engine.explanation.core.recent import recent_activity
 from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.engine.loading.loaded_version import Backends, Loader
@@ -56,14 +54,15 @@ from tpy_data.engine.serving.serving_table import Served, ServingTable
 from tpy_data.engine.versions.version_engine import VersionEngine
 from tpy_data.executors.executor import Executor, ThreadExecutor
 from tpy_data.schedulers.core import NO_START_DELAY, StartDelay
-from tpy_data.schedulers.core.rate_limiter import Supply
 
 if TYPE_CHECKING:
     from tpy.tenants import TenantsConfig
     from tpy_data.engine.budget.memory_budget import MemoryBudget
+    from tpy_data.engine.channels.rate_limiter import RateLimiter
     from tpy_data.engine.memory.memory_watch import MemoryWatch
     from tpy_data.engine.rollouts.kept import KeptRollouts
     from tpy_data.engine.tenancy.tenancy import Tenancy
+    from tpy_data.schedulers.core.rate_limiter import Supply
 
 _log = logging.getLogger(__name__)
 _LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -358,7 +357,7 @@ async def open_data_plane(
         load_retries=options.load_retries,
         request_timeout=options.request_timeout,
         cache=open_cache(options.cache, executor, clock, metrics),
-        limiter=None if options.rate_limit is None else RateLimiter(options.rate_limit),
+        limiter=None if options.rate_limit is None else _rate_limiter(options.rate_limit),
         latencies=options.latencies,
         restarts=options.restarts,
     )
@@ -406,6 +405,12 @@ async def open_data_plane(
             shared.cache.close()
 
 
+def _rate_limiter(supply: Supply) -> RateLimiter:
+    from tpy_data.engine.channels.rate_limiter import RateLimiter  # most servers limit no rates
+
+    return RateLimiter(supply)
+
+
 def _is_engine(served: Served) -> bool:
     """True for a model that an engine runs, token by token."""
     engine = served.executing_engine
@@ -444,7 +449,7 @@ def _log_live(count: int) -> None:
 def _statistics(model: ModelId, served: Served, *, with_latencies: bool) -> ModelStatistics:
     copy = served.served_copy
     engine, counters = copy.engine, copy.engine.statistics
-    caches = isinstance(served.executing_engine, CachedEngine)
+    caches = served.executing_engine.caches
     latencies: tuple[Latency, ...] = ()
     if with_latencies and counters.latencies is not None:
         latencies = counters.latencies.snapshot(caches=caches)

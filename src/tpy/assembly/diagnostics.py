@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -13,9 +15,11 @@ from tpy.errors import InvalidArgument, NotFound
 from tpy.messages import LogSettings, ModelCounters, ModelExplanation, ModelGraph, ModelStatistics, RolloutStatus, ServerMetadata
 from tpy.services import TraceTexts, TraceUpdates
 from tpy.telemetry.logs import LogController
-from tpy.telemetry.traces.tracer import Tracer
+from tpy.telemetry.traces.options import TraceOptions
 from tpy_data.engine import DataPlane
-from tpy_data.onnx_graph import read_graph
+
+if TYPE_CHECKING:
+    from tpy.telemetry.traces.tracer import Tracer
 
 EXTENSIONS = (
     "classification",
@@ -38,10 +42,14 @@ EXTENSIONS = (
 class Diagnostics:
     """Implements tpy.services.DiagnosticsService."""
 
-    def __init__(self, data: DataPlane, logs: LogController, tracer: Tracer, *, server_id: str) -> None:
+    def __init__(
+        self, data: DataPlane, logs: LogController, tracer: Tracer | None, trace: TraceOptions, *, server_id: str
+    ) -> None:
+        """`tracer` None: nothing is traced, whatever the settings say, which begin as those of `trace`."""
         self._data = data
         self._logs = logs
         self._tracer = tracer
+        self._trace = trace
         self._reading = trio.CapacityLimiter(1)
         self._metadata = ServerMetadata(name=server_id, version=__version__, extensions=EXTENSIONS)
 
@@ -72,7 +80,7 @@ class Diagnostics:
     async def graph(self, model_name: str, version: int | None = None) -> ModelGraph:
         """See DiagnosticsService. One file is read at a time; on a disk that hangs the thread is left behind."""
         path = self._data.model_path(model_name, version)
-        return await trio.to_thread.run_sync(read_graph, path, abandon_on_cancel=True, limiter=self._reading)
+        return await trio.to_thread.run_sync(_graph, path, abandon_on_cancel=True, limiter=self._reading)
 
     async def rollout(self, model_name: str, action: str = "", plan: str = "") -> RolloutStatus:
         """See DiagnosticsService."""
@@ -97,5 +105,19 @@ class Diagnostics:
     async def trace_settings(self, model_name: str = "", updates: TraceUpdates | None = None) -> TraceTexts:
         """See DiagnosticsService."""
         if updates is not None:
-            self._tracer.update(model_name, updates)
-        return self._tracer.settings(model_name)
+            self._traces().update(model_name, updates)
+        return self._traces().settings(model_name)
+
+    def _traces(self) -> Tracer:
+        if self._tracer is None:
+            from tpy.telemetry.traces.tracer import Tracer  # most servers are never asked
+
+            self._tracer = Tracer(self._trace, None)
+        return self._tracer
+
+
+def _graph(path: Path) -> ModelGraph:
+    """In a thread."""
+    from tpy_data.onnx_graph import read_graph  # most servers are never asked
+
+    return read_graph(path)

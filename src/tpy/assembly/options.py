@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -15,13 +15,15 @@ from tpy.frontends.transport import ListenOptions
 from tpy.messages import AuditLogOptions, LogSettings
 from tpy.telemetry.access_log import AccessLogOptions
 from tpy.telemetry.latencies import LatencyOptions
-from tpy.telemetry.traces.trace import TraceOptions
+from tpy.telemetry.traces.options import TraceOptions
 from tpy_control.options import ControlOptions
 from tpy_data.cache.options import CacheOptions
 from tpy_data.engine import MemoryBudgetOptions
 from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.schedulers.core import NO_START_DELAY, StartDelay
-from tpy_data.schedulers.core.rate_limiter import Supply
+
+if TYPE_CHECKING:
+    from tpy_data.schedulers.core.rate_limiter import Supply
 
 
 class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,15 +40,13 @@ from tpy.devices import NO_DEVICES, Devices
 from tpy.frontends.transport import BoundAddress
 from tpy.limits import ANSWERS_STOP_S, SEQUENCES_STOP_RESERVE_S
 from tpy.observers import RequestObservers
-from tpy.recording.recorder import recording
 from tpy.refusals import Refusals
 from tpy.regions import RegionRegistry
-from tpy.services import Services
+from tpy.services import NoTraces, Services
 from tpy.state import ModelStateStore, ObservedWriter
 from tpy.telemetry.access_log import AccessLog, access_log
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.logs import LogController
-from tpy.telemetry.traces.tracer import tracing
 from tpy.units import NS_PER_S
 from tpy_control import BACKENDS_FOLDER, ControlMode, ControlPlane, StartupReport, run_control_plane
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
@@ -58,6 +56,8 @@ from tpy_data.registry import BackendRegistry
 
 if TYPE_CHECKING:
     from tpy.assembly.auditing import Auditing
+    from tpy.recording.recorder import Recorder
+    from tpy.telemetry.traces.tracer import Tracer
     from tpy.tenants import TenantsConfig
     from tpy_data.engine.rollouts.kept import KeptRollouts
 
@@ -138,12 +138,14 @@ async def run_server(
     with (
         access_log(options.access_log) as log_of_requests,
         _auditing(options, clock) as audit,
-        tracing(options.trace) as tracer,
-        recording(options.recording_directory, clock, options.server_id, options.restricting_headers) as recorder,
+        _tracing(options) as tracer,
+        _recording(options, clock) as recorder,
         trio.CancelScope() as everything,
     ):
-        observers.add(tracer)
-        observers.add(recorder)
+        if tracer is not None:
+            observers.add(tracer)
+        if recorder is not None:
+            observers.add(recorder)
         if log_of_requests is not None:
             observers.add(log_of_requests)
         async with trio.open_nursery() as control_nursery, open_starting_ports(options, clock, control_nursery) as starting:
@@ -162,7 +164,7 @@ async def run_server(
                     services = Services(
                         inference=data.inference,
                         repository=Repository(control, data),
-                        diagnostics=Diagnostics(data, logs, tracer, server_id=options.server_id),
+                        diagnostics=Diagnostics(data, logs, tracer, options.trace, server_id=options.server_id),
                         shared_memory=RegionRegistry(devices, enabled=options.allow_client_shm),
                         readiness=readiness,
                         deliveries=data.deliveries,
@@ -172,7 +174,7 @@ async def run_server(
                         recordings=recorder,
                         log=logs.tail,
                         refusals=refusals,
-                        traces=tracer,
+                        traces=NoTraces() if tracer is None else tracer,
                         checks=control,
                     )
                     audited = services if audit is None else audit.around(services)
@@ -240,6 +242,32 @@ def _auditing(options: ServerOptions, clock: Clock) -> Iterator[Auditing | None]
     from tpy.assembly.auditing import auditing
 
     with auditing(options.audit_log, clock) as found:
+        yield found
+
+
+@contextmanager
+def _tracing(options: ServerOptions) -> Iterator[Tracer | None]:
+    """The tracer for the length of the block, if anything can be traced. Raises InvalidArgument for a file that cannot be
+    written."""
+    if not options.trace.may_trace:
+        yield None
+        return
+    from tpy.telemetry.traces.tracer import tracing  # most servers trace nothing
+
+    with tracing(options.trace) as found:
+        yield found
+
+
+@contextmanager
+def _recording(options: ServerOptions, clock: Clock) -> Iterator[Recorder | None]:
+    """The recorder for the length of the block, if recordings can be made. Raises InvalidArgument for a folder that cannot be
+    written."""
+    if not options.recording_directory:
+        yield None
+        return
+    from tpy.recording.recorder import recording  # few servers make any
+
+    with recording(options.recording_directory, clock, options.server_id, options.restricting_headers) as found:
         yield found
 
 

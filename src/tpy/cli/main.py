@@ -69,7 +69,6 @@ def dev(directory: tuple[str, ...], **given: tuple[str, ...]) -> None:
 def _serve(directories: Sequence[str], given: Mapping[str, tuple[str, ...]], *, development: bool = False) -> int:
     from tpy.cli.serve import serve as run
     from tpy.cli.serve_options import server_options
-    from tpy.cli.serve_target import serve_target
     from tpy_data.onnxruntime_packages import package_clash
 
     with ExitStack() as targets:
@@ -80,6 +79,8 @@ def _serve(directories: Sequence[str], given: Mapping[str, tuple[str, ...]], *, 
         for directory in directories:
             served = directory
             if "://" not in directory:
+                from tpy.cli.serve_target import serve_target
+
                 target = targets.enter_context(serve_target(Path(directory), model_name))
                 served = str(target.repository)
                 if target.taken:

@@ -16,7 +16,6 @@ from tpy.assembly import Running, ServerOptions, Stop, run_server
 from tpy.cli.garbage import collect_garbage
 from tpy.cli.signals import notify, watch_signals
 from tpy.devices import Devices
-from tpy.devices.cuda import CudaDevice
 from tpy.errors import TpyError
 from tpy.frontends.transport import BoundAddress
 from tpy.regions import maps
@@ -125,6 +124,8 @@ def open_devices(options: ServerOptions, gpus: GpuInventory) -> Devices:
     stay on it."""
     found = []
     for device_id in Machine(inventory=gpus, compute_capability_min=options.compute_capability_min).gpus:
+        from tpy.devices.cuda import CudaDevice  # most machines have no GPU
+
         try:
             found.append(CudaDevice(device_id))
         except TpyError as error:

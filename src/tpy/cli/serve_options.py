@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -38,7 +39,9 @@ from tpy_data.engine import MemoryBudgetOptions
 from tpy_data.engine.instances.gpu_limits import parse_gpu_limits
 from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.schedulers.core import StartDelay
-from tpy_data.schedulers.core.rate_limiter import Supply
+
+if TYPE_CHECKING:
+    from tpy_data.schedulers.core.rate_limiter import Supply
 
 ON_DEMAND = "on-demand"
 """The value of --model-control-mode that the data plane follows: the control plane does not know it."""
@@ -109,7 +112,11 @@ def _rate_limit_supply(mode: str, resources: Sequence[str]) -> Supply | None:
         if key in counts:
             raise UsageError(f"--rate-limit-resource: '{text}' gives a count that was given before")
         counts[key] = numbers[0]
-    return Supply(counts=counts) if mode == "execution_count" else None
+    if mode != "execution_count":
+        return None
+    from tpy_data.schedulers.core.rate_limiter import Supply  # most servers limit no rates
+
+    return Supply(counts=counts)
 
 
 NO_ENVIRONMENT: Mapping[str, str] = {}

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tpy.cli.parsing import UsageError
 from tpy.echo import echo
-from tpy.telemetry.traces.core.settings import TENSORS, TIMESTAMPS, TraceSetting
-from tpy.telemetry.traces.trace import OPENTELEMETRY, OTEL_DEFAULTS, TRITON, TraceOptions
+from tpy.telemetry.traces.core.setting import TENSORS, TIMESTAMPS, TraceSetting
+from tpy.telemetry.traces.options import OPENTELEMETRY, OTEL_DEFAULTS, TRITON, TraceOptions
 
 _LEVELS = {
     "OFF": "",

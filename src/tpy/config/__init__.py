@@ -21,7 +21,7 @@ from tpy.config.pbtxt import ParsedConfig, format_pbtxt, parse_pbtxt
 from tpy.config.problem import NO_SOURCE, ConfigError, Location, Problem, Severity, Source, errors_of
 from tpy.config.request_timeout import RequestTimeout, enforces_timeouts
 from tpy.config.resolve import resolve
-from tpy.config.validation import check_members, validate
+from tpy.config.validation import validate
 from tpy.config.wire import from_message, to_message
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "RequestTimeout",
     "Severity",
     "Source",
-    "check_members",
     "check_text",
     "describe",
     "enforces_timeouts",

@@ -14,7 +14,8 @@ from tpy.frontends.access import read_auth
 from tpy.frontends.header_pattern import checked_pattern
 from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
 from tpy.frontends.http.serving import create_port, serving
-from tpy.frontends.transport import UNIX, read_tls
+from tpy.frontends.tls_flags import read_tls
+from tpy.frontends.transport import UNIX
 from tpy.frontends.web_pages import read_web_pages
 from tpy.limits import ANSWERS_STOP_S
 

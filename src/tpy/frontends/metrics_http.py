@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
 
 import msgspec
-from hypercorn.utils import wrap_app
-from quart import Response, request
 
 from tpy.clock import Clock
 from tpy.errors import InvalidArgument, InvariantViolation, TpyError
 from tpy.flag import Value, read_values
 from tpy.frontends.access import OBSERVE, gate_of, read_auth
 from tpy.frontends.http.access import HeaderPolicy
-from tpy.frontends.http.app import bare_app, quart_response
 from tpy.frontends.http.infer import unexpected_error_reply
-from tpy.frontends.http.message import HttpReply, error_reply, fields_of
+from tpy.frontends.http.message import READING, HttpReply, HttpRequest, error_reply, refusal_reply
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.serving import serving
-from tpy.frontends.transport import read_tls
+from tpy.frontends.tls_flags import read_tls
 from tpy.services import Services
 
+_PATHS = frozenset(("/metrics", "/metrics/"))
+_ALLOWED = (("Allow", "GET, HEAD"),)
 _METRICS_TYPE = "text/plain; charset=utf-8"
 _OPENMETRICS = "application/openmetrics-text"
 _OPENMETRICS_TYPE = f"{_OPENMETRICS}; version=1.0.0; charset=utf-8"
@@ -59,34 +59,26 @@ def metrics_port(options: HttpOptions, render: Callable[..., Awaitable[bytes]], 
 
     Other paths answer 200 without a body and other methods 405, as Triton's metrics port does.
     """
-    app = bare_app()
     gate = None if options.auth is None else gate_of(options.auth)
     policy = HeaderPolicy(restricted=(), forward_pattern="", gate=gate)
 
-    async def metrics() -> Response:
+    async def answer(request: HttpRequest) -> HttpReply:
+        if request.method not in READING:
+            refusal = refusal_reply(HTTPStatus.METHOD_NOT_ALLOWED, "Method Not Allowed")
+            return msgspec.structs.replace(refusal, headers=_ALLOWED)
+        if request.path not in _PATHS:
+            return HttpReply(content_type=_METRICS_TYPE)
         try:
-            caller = policy.identify(fields_of(list(request.scope["headers"])))
+            caller = policy.identify(request.fields)
             if caller is not None:
                 caller.require(OBSERVE, None)
-            return quart_response(app, await metrics_reply(render, request.headers.get("accept", "")))
+            return await metrics_reply(render, request.fields.get(b"accept", b"").decode("latin-1"))
         except TpyError as error:
-            return quart_response(app, error_reply(error))
+            return error_reply(error)
         except Exception:
-            return quart_response(app, unexpected_error_reply("/metrics"))
+            return unexpected_error_reply(request.path)
 
-    async def anything_else(path: str = "") -> Response:
-        return quart_response(app, HttpReply(content_type=_METRICS_TYPE))
-
-    for rule, view in (("/metrics", metrics), ("/metrics/", metrics), ("/", anything_else), ("/<path:path>", anything_else)):
-        app.add_url_rule(rule, endpoint=rule, view_func=view, methods=["GET"], provide_automatic_options=False)
-    return HttpPort(
-        options=options,
-        app=wrap_app(app, options.max_input_size, "asgi"),
-        endpoint=None,
-        clock=clock,
-        name="metrics",
-        stop_idle_s=0,
-    )
+    return HttpPort(options=options, endpoint=None, answer=answer, clock=clock, name="metrics", stop_idle_s=0)
 
 
 # The implementation of the frontend in the table

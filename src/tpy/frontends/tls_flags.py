@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from tpy.errors import InvalidArgument
 from tpy.flag import Flag, Value, new_flag
+
+if TYPE_CHECKING:
+    from tpy.frontends.transport.tls_options import TlsOptions
 
 _FILES = ("server-cert", "server-key", "root-cert")
 
@@ -44,3 +51,31 @@ def unused_tls_files(values: Mapping[str, Value]) -> Iterator[str]:
         if given:
             flags = ", ".join(f"--{prefix}-{name}" for name in given)
             yield f"{flags}: without --{prefix}-use-ssl=true this port does not use TLS, and its traffic is not encrypted"
+
+
+def read_tls(values: Mapping[str, Value], port: str) -> TlsOptions | None:
+    """The options that the flags above say for the port of this name, whose files have been read once; None: in the clear.
+    Raises InvalidArgument for values that contradict each other, and as `tls_context`."""
+    prefix = port.lower()
+    key = prefix.replace("-", "_")
+    mutual = values[f"{key}_use_ssl_mutual"]
+    if not values[f"{key}_use_ssl"]:
+        if mutual:
+            raise InvalidArgument(f"--{prefix}-use-ssl-mutual: mutual TLS needs TLS to be switched on (--{prefix}-use-ssl)")
+        return None
+    from tpy.frontends.transport.tls import tls_context  # most ports are in the clear
+    from tpy.frontends.transport.tls_options import TlsOptions
+
+    options = msgspec.convert(
+        {
+            "certificate_file": values[f"{key}_server_cert"],
+            "key_file": values[f"{key}_server_key"],
+            "root_certificate_file": values[f"{key}_root_cert"],
+            "mutual": mutual,
+            "minimum_version": values[f"{key}_tls_minimum_version"],
+            "ciphers": values[f"{key}_tls_ciphers"],
+        },
+        TlsOptions,
+    )
+    tls_context(options, port=port, alpn=())
+    return options

@@ -5,7 +5,6 @@ Where one of them is missing, it says so in a line and succeeds: then requests a
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shutil
@@ -19,8 +18,9 @@ from typing import Final
 
 import numpy as np
 
+from tpy.hot.source import SOURCE, source_hash
+
 HERE: Final = Path(__file__).parent
-SOURCE: Final = HERE / "_codec.pyx"
 _COMPILERS: Final = ("g++", "c++", "clang++")
 _FLAGS: Final = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wno-deprecated-declarations")
 _SECONDS_MAX: Final = 900  # zig makes its C++ library first
@@ -28,11 +28,6 @@ _SECONDS_MAX: Final = 900  # zig makes its C++ library first
 
 class NotBuilt(Exception):
     """The codec was not built; the text says why, and what to install."""
-
-
-def source_hash() -> str:
-    """Returns a digest of the source, which the library names, so that an old build is never used with a new source."""
-    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:32]
 
 
 def compiler() -> str | None:

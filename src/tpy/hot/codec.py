@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import orjson
 
-from tpy.hot.build import source_hash
+from tpy.hot.source import source_hash
 
 SWITCH: Final = "TPY_NATIVE_CODEC"
 """The environment variable that switches the native codec off with the value 0."""

@@ -20,7 +20,7 @@ from tpy import __version__
 from tpy.clock import Clock
 from tpy.credentials import without_credentials
 from tpy.echo import echo
-from tpy.errors import AlreadyExists, ErrorCode, Internal, InvalidArgument, Unsupported
+from tpy.errors import AlreadyExists, ErrorCode, Internal, InvalidArgument
 from tpy.limits import (
     RECORDING_BYTES_MAX,
     RECORDING_CLOSE_S_MAX,
@@ -49,7 +49,6 @@ from tpy.observers import RequestObserver
 from tpy.recording.core.entries import Beginning
 from tpy.recording.recording_file import RecordingFile
 from tpy.recording.taking import FinishedRequest, HeldResponse, HeldTensor, byte_size, held
-from tpy.services import NO_DIRECTORY
 from tpy.units import NS_PER_MS, NS_PER_S
 
 _SAMPLE_MAX = 2**31 - 1
@@ -180,13 +179,13 @@ class Recording:
 
 
 class Recorder(RequestObserver):
-    """Makes one recording at a time, in a new file in `directory`; None: recordings are off. Parameters with the names
+    """Makes one recording at a time, in a new file in `directory`. Parameters with the names
     `credentials` (in lower case) are left out, as are the usual names of credentials. For one Trio thread."""
 
     active = False
     """True while a recording is made, and until the first request after one that ended by itself."""
 
-    def __init__(self, directory: Path | None, clock: Clock, server: str, credentials: frozenset[str]) -> None:
+    def __init__(self, directory: Path, clock: Clock, server: str, credentials: frozenset[str]) -> None:
         self._credentials = credentials
         self._directory = directory
         self._clock = clock
@@ -198,8 +197,8 @@ class Recorder(RequestObserver):
     # The recording, as tpy.services.RecordingService has it
 
     async def change(self, options: RecordingOptions | None) -> RecordingStatus:
-        """Start a recording; with None stop the current one. Raises Unsupported without --recording-directory, AlreadyExists
-        during a recording, InvalidArgument for invalid bounds, Internal when the file cannot be written."""
+        """Start a recording; with None stop the current one. Raises AlreadyExists during a recording, InvalidArgument for invalid
+        bounds, Internal when the file cannot be written."""
         async with self._changes:
             if options is not None:
                 await self._start(options)
@@ -211,8 +210,6 @@ class Recorder(RequestObserver):
 
     async def status(self) -> RecordingStatus:
         """The recording as it is now."""
-        if self._directory is None:
-            return RecordingStatus()
         directory = str(self._directory)
         files = await trio.to_thread.run_sync(_files_in, directory)
         recording = self._recording
@@ -242,8 +239,6 @@ class Recorder(RequestObserver):
             self._recording.file.join(RECORDING_CLOSE_S_MAX)
 
     async def _start(self, options: RecordingOptions) -> None:
-        if self._directory is None:
-            raise Unsupported(NO_DIRECTORY)
         require_sound(options)
         if self._recording is not None and self._recording.file.open:
             raise AlreadyExists(f"a recording is being made: '{self._recording.file.path}'; stop it first")
@@ -367,9 +362,9 @@ def _to_keep(request: InferenceRequest, credentials: frozenset[str]) -> Inferenc
 
 @contextlib.contextmanager
 def recording(directory: str, clock: Clock, server: str, credentials: frozenset[str]) -> Iterator[Recorder]:
-    """The recorder for the length of the block; its end ends a recording. Raises InvalidArgument for a directory, "" for none,
-    that cannot be written."""
-    recorder = Recorder(_writable(directory) if directory else None, clock, server, credentials)
+    """The recorder for the length of the block; its end ends a recording. Raises InvalidArgument for a directory that
+    cannot be written."""
+    recorder = Recorder(_writable(directory), clock, server, credentials)
     try:
         yield recorder
     finally:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from grpclib.const import Status
 
 from tpy import limits
 from tpy.errors import ErrorCode, InvalidArgument, TpyError
-from tpy.frontends.access import INFER, Caller
+from tpy.frontends.access import INFER
 from tpy.frontends.grpc.calls import (
     INFERENCE,
     CallParts,
@@ -68,6 +68,9 @@ from tpy_platforms.tensorflow_serving.tensors import (
     write_map_entry,
     write_tensor,
 )
+
+if TYPE_CHECKING:
+    from tpy.frontends.access.gate import Caller
 
 PREDICTION_SERVICE: Final = "tensorflow.serving.PredictionService"
 MODEL_SERVICE: Final = "tensorflow.serving.ModelService"

@@ -13,7 +13,8 @@ from tpy.cli.serve import visible_gpus
 from tpy.cli.serve_options import NO_ENVIRONMENT
 from tpy.config import ModelConfig, Objection, Problem, Severity
 from tpy.config.model_config import EXECUTION_ENVIRONMENT, MODEL_DIRECTORY
-from tpy_control import ModelCheck, as_folders, check_repository
+from tpy_control.check import ModelCheck, check_repository
+from tpy_control.downloads import as_folders
 from tpy_control.sources import parse_address
 from tpy_data.engine.loading.support import without_effect
 from tpy_data.registry import BackendRegistry, how_to_get, library_name

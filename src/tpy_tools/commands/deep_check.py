@@ -11,7 +11,7 @@ from tpy.config.model_config import InstanceKind
 from tpy.errors import TpyError
 from tpy.state import DesiredModel, DesiredVersion
 from tpy.telemetry.custom_metrics import CustomMetrics
-from tpy_control import LoadTrial
+from tpy_control.check import LoadTrial
 from tpy_data.engine.loading.loaded_version import LoadedVersion, Loader
 from tpy_data.engine.loading.placing import Machine, PlacedInstance
 from tpy_data.engine.loading.warmup import run_samples

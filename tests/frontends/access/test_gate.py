@@ -17,9 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tpy.errors import InvalidArgument, PermissionDenied, Unauthenticated
-from tpy.frontends.access import AuthOptions, Gate, read_auth
+from tpy.frontends.access import AuthOptions, read_auth
 from tpy.frontends.access.config import digest, key_entry, new_key
 from tpy.frontends.access.core.policy import Allowance, Role
+from tpy.frontends.access.gate import Gate
 from tpy.limits import ACCESS_TOKEN_CHARACTERS_MAX
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)

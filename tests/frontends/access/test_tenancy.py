@@ -11,8 +11,9 @@ import pytest
 
 from tests.frontends.access.test_gate import RSA, WallClock, token
 from tpy.errors import InvalidArgument, PermissionDenied, Unauthenticated
-from tpy.frontends.access import AuthOptions, Gate, read_auth
+from tpy.frontends.access import AuthOptions, read_auth
 from tpy.frontends.access.config import digest
+from tpy.frontends.access.gate import Gate
 from tpy.messages import InferenceRequest
 
 

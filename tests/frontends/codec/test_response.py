@@ -17,9 +17,9 @@ from tpy.frontends.http.codec import (
     HttpOutputPlan,
     OutputChoice,
     encode_error,
-    encode_generate,
     encode_infer,
 )
+from tpy.frontends.http.codec.generate import encode_generate
 from tpy.messages import DataType, InferenceResponse, Tensor
 from tpy.messages.datatypes import from_numpy
 

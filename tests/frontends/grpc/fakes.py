@@ -167,12 +167,16 @@ class FakePort:
 
 
 @asynccontextmanager
-async def port(options: GrpcServiceOptions | None = None, services: Services | None = None) -> AsyncIterator[FakePort]:
+async def port(
+    options: GrpcServiceOptions | None = None, services: Services | None = None, *, late: bool = False
+) -> AsyncIterator[FakePort]:
     """A port over fake services, or those given; its tasks end with the block."""
     services = services or FakeServices()
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
-        handlers = create_handlers(options or GrpcServiceOptions(), services, SystemClock(), nursery=nursery, stop=stop)
+        handlers = create_handlers(
+            options or GrpcServiceOptions(), services, SystemClock(), nursery=nursery, stop=stop, late=late
+        )
         yield FakePort(services, handlers, nursery, stop)
         nursery.cancel_scope.cancel()
 

@@ -10,7 +10,7 @@ from grpclib.const import Status
 
 from tpy import limits
 from tpy._proto import message_class
-from tpy.frontends.grpc.reflection import OLDER_PATH, PATH
+from tpy.frontends.grpc.calls import OLDER_REFLECTION_PATH, REFLECTION_PATH
 
 from .fakes import FakePort, FakeStreamCall, port
 
@@ -116,7 +116,7 @@ async def test_a_cancelled_watch_that_waits_for_its_reader_leaves_nothing() -> N
 async def test_a_shutdown_is_announced_and_ends_the_calls() -> None:
     async with port() as server:
         readiness = server.services.readiness = Readiness()
-        watch, reflection = server.open(WATCH), server.open(PATH)
+        watch, reflection = server.open(WATCH), server.open(REFLECTION_PATH)
         watch.request(named(""))
         await watch.wait_responses(1)
         server.stop.set()
@@ -136,7 +136,7 @@ async def test_a_watch_without_request_is_refused() -> None:
         assert (call.status, call.message) == (Status.UNIMPLEMENTED, "the call has no request message, expected one")
 
 
-async def reflect(server: FakePort, path: str = PATH, **asked: object) -> object:
+async def reflect(server: FakePort, path: str = REFLECTION_PATH, **asked: object) -> object:
     call = server.open(path)
     call.request(bytes(ReflectionRequest(host="h", **asked).SerializeToString()))
     call.half_close()
@@ -148,7 +148,7 @@ async def reflect(server: FakePort, path: str = PATH, **asked: object) -> object
     return answer
 
 
-@pytest.mark.parametrize("path", [PATH, OLDER_PATH])
+@pytest.mark.parametrize("path", [REFLECTION_PATH, OLDER_REFLECTION_PATH])
 async def test_reflection_lists_the_services(path: str) -> None:
     async with port() as server:
         answer = await reflect(server, path, list_services="")

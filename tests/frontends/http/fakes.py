@@ -44,7 +44,7 @@ from tpy.messages import (
 from tpy.messages.statistics import BatchStatistics, Duration, InferenceStatistics, MemoryUsage
 from tpy.regions import RegionRegistry
 from tpy.services import RequestHandle, ResponseSink, Services, TraceTexts, TraceUpdates
-from tpy.telemetry.traces.trace import TraceOptions
+from tpy.telemetry.traces.options import TraceOptions
 from tpy.telemetry.traces.tracer import Tracer
 
 

@@ -155,6 +155,8 @@ async def running(services: Services, **changes: object) -> AsyncIterator[Runnin
 async def in_memory(services: FakeServices, **changes: object) -> AsyncIterator[Client]:
     """One connection on an in-memory stream, for virtual time."""
     port = create_port(options(**changes), services, SystemClock())
+    assert port.application is not None
+    port.application.load()  # virtual time waits for no thread
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(Http1Connection(port, StreamWire(theirs), Ends()).run)

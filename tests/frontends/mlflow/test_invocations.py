@@ -12,8 +12,8 @@ import trio.testing
 from tests.frontends.http.fakes import FakeServices, describe
 from tpy.clock import SystemClock
 from tpy.errors import InvalidArgument, NotFound, TooManyRequests, TpyError, Unavailable, Unsupported
-from tpy.frontends.access import Caller
 from tpy.frontends.access.core.policy import Allowance, RoleGrant
+from tpy.frontends.access.gate import Caller
 from tpy.frontends.http.message import HttpReply, HttpRequest, fields_of
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.serving import create_endpoint

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tpy.errors import InvalidArgument
 from tpy.flag import Value
 from tpy.frontends.core.certificate import validity
-from tpy.frontends.tls_flags import tls_flags, unused_tls_files
-from tpy.frontends.transport import TlsOptions, read_tls
+from tpy.frontends.tls_flags import read_tls, tls_flags, unused_tls_files
+from tpy.frontends.transport import TlsOptions
 from tpy.frontends.transport.tls import ServerTls, tls_context
 from tpy.limits import TLS_FILES_LOOK_S
 

@@ -132,6 +132,8 @@ class OnDemandEngine:
     """A ModelEngine. `inner` is the engine of the loaded copy, None: not loaded. `elsewhere` finds the copy that has the
     live sequence of a request."""
 
+    caches = False
+
     def __init__(
         self,
         name: str,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tpy.clock import Clock
 from tpy.errors import TpyError, Unavailable
 from tpy.limits import CACHE_HASH_THREADS_MAX
 from tpy.messages import CacheStatistics
 from tpy.telemetry.cache import CACHE_FAMILIES
 from tpy.telemetry.custom_metrics import CustomMetrics
-from tpy_data.cache.local import LocalCache
 from tpy_data.cache.options import CacheOptions, LocalCacheOptions
-from tpy_data.cache.store import ResponseCache
-from tpy_data.cache.stored import StoredCache
 from tpy_data.executors.executor import Executor, Worker
+
+if TYPE_CHECKING:
+    from tpy_data.cache.store import ResponseCache
 
 
 class CacheAccess:
@@ -48,6 +50,8 @@ def open_cache(options: CacheOptions | None, executor: Executor, clock: Clock, m
         return None
     keys = executor.open_worker("cache-keys", threads_max=CACHE_HASH_THREADS_MAX)
     if isinstance(options, LocalCacheOptions):
+        from tpy_data.cache.local import LocalCache  # most servers have no cache
+
         return CacheAccess(LocalCache(options.size_bytes, executor.open_worker("cache"), clock), keys, clock)
     if options.kind.has_own_metrics:
         metrics.unreserve(CACHE_FAMILIES)
@@ -57,5 +61,7 @@ def open_cache(options: CacheOptions | None, executor: Executor, clock: Clock, m
         raise
     except Exception as error:  # of a package that may not be ours
         raise Unavailable(f"the cache '{options.name}' cannot be opened: {type(error).__name__}: {error}") from error
+    from tpy_data.cache.stored import StoredCache
+
     cache = StoredCache(store, executor, clock)
     return CacheAccess(cache, keys, clock, token=options.server_token, has_own_metrics=options.kind.has_own_metrics)

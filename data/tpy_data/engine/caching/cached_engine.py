@@ -49,6 +49,8 @@ _log = logging.getLogger(__name__)
 class CachedEngine:
     """See the module. `run` is a task of the version's, in place of the engine's own."""
 
+    caches = True
+
     def __init__(
         self, engine: ModelEngine, config: ModelConfig, version: int, *, access: CacheAccess, key: RequestKey, owner: str
     ) -> None:

@@ -7,17 +7,19 @@ import hashlib
 import logging
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tpy.config import ModelConfig
 from tpy.files import read_blocks, walk
 from tpy.state import DesiredModel, DesiredVersion, ObservedKey
-from tpy_data.cache.core.entry import RequestKey
 from tpy_data.engine.caching.cache_access import CacheAccess
-from tpy_data.engine.caching.cached_engine import CachedEngine
 from tpy_data.engine.loading.loaded_version import LoadedVersion
 from tpy_data.engine.requests.model_engine import ModelEngine
+
+if TYPE_CHECKING:
+    from tpy_data.engine.caching.cached_engine import CachedEngine
 
 _PASSING = frozenset({"__pycache__"})
 """Compiled Python is left out: it is written while a model is loaded."""
@@ -91,13 +93,20 @@ def ensemble_with_cache(
 
 def forget_ensemble(front: ModelEngine, access: CacheAccess | None) -> None:
     """This engine of an ensemble is no more."""
-    if access is not None and isinstance(front, CachedEngine):
+    if access is None:
+        return
+    from tpy_data.engine.caching.cached_engine import CachedEngine
+
+    if isinstance(front, CachedEngine):
         access.cache.forget(front.owner)
 
 
 def _cached(
     engine: ModelEngine, key: ObservedKey, config: ModelConfig, access: CacheAccess, *, identity: str, owner: str
 ) -> CachedEngine:
+    from tpy_data.cache.core.entry import RequestKey
+    from tpy_data.engine.caching.cached_engine import CachedEngine  # most servers have no cache
+
     request_key = RequestKey((key.model.name, key.model.namespace, key.version, identity))
     return CachedEngine(engine, config, key.version, access=access, key=request_key, owner=owner)
 

@@ -8,19 +8,11 @@ from collections.abc import Sequence
 
 import trio
 
-from tpy.backend import InstanceFailure, LimitedInstance, ModelInstance, Outcome, QueuedInstance
+from tpy.backend import InstanceFailure, LimitedInstance, Outcome, QueuedInstance
 from tpy.clock import Clock
-from tpy_data.engine.channels.channel import InstanceChannel, Report, ReportRule, ThreadChannel, not_opened
+from tpy_data.engine.channels.channel import Report, ReportRule, not_opened
 from tpy_data.engine.requests.batch import Batch
 from tpy_data.executors.executor import Worker
-
-
-def open_channel(instance: ModelInstance, worker: Worker, clock: Clock) -> InstanceChannel:
-    """A channel to an instance that nobody uses yet, whose thread `worker` is. `close` it in any case."""
-    if isinstance(instance, QueuedInstance):
-        return ProcessChannel(instance, worker, clock)
-    return ThreadChannel(instance, worker, clock)
-
 
 _Completed = tuple[Batch, Outcome, Batch | None]
 _Failed = tuple[InstanceFailure, Sequence[Batch]]
@@ -35,7 +27,7 @@ class ProcessChannel:
     """
 
     def __init__(self, instance: QueuedInstance, worker: Worker, clock: Clock) -> None:
-        """From `open_channel`."""
+        """Of an instance that nobody uses yet, whose thread `worker` is. `close` it in any case."""
         self._instance = instance
         self._is_engine = isinstance(instance, LimitedInstance) and instance.engine_limits is not None
         self._worker = worker

@@ -11,7 +11,8 @@ import trio
 from tpy_data.engine.channels.channel import InstanceChannel, Report
 from tpy_data.engine.loading.placing import PlacedInstance
 from tpy_data.engine.requests.batch import Batch
-from tpy_data.schedulers.core.rate_limiter import Demand, GroupActivity, RateLimiterCore, Resource, Supply
+from tpy_data.schedulers.core import Resource
+from tpy_data.schedulers.core.rate_limiter import Demand, GroupActivity, RateLimiterCore, Supply
 
 Taker = Callable[[int], None]
 """Takes an instance that may run now."""

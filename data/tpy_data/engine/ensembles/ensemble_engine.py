@@ -54,6 +54,8 @@ class EnsembleEngine:
     steps' requests. These are held from here to `let_go`, so that every request ends with the members that it began with. `run`
     is a task of its owner's nursery."""
 
+    caches = False
+
     def __init__(
         self,
         config: ModelConfig,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tpy.backend import InstancePlacement
 from tpy.messages import ExecutedBatch, InstanceActivity, InstanceState, MemoryGrowth
-from tpy_data.engine.channels.rate_limiter import InstanceGate
 from tpy_data.engine.versions.version_engine import InstanceSlot
+
+if TYPE_CHECKING:
+    from tpy_data.engine.channels.rate_limiter import InstanceGate
 
 
 def failed_instance(placement: InstancePlacement, reason: str) -> InstanceActivity:

@@ -15,10 +15,12 @@ from tpy.backend import (
     LoadedModel,
     ModelInstance,
     OverlappingInstance,
+    QueuedInstance,
     ShowsStack,
     WatchedInstance,
 )
 from tpy.backend.host_policy import bind
+from tpy.clock import Clock
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import (
     INSTANCE_CLOSE_S_MAX,
@@ -26,20 +28,19 @@ from tpy.limits import (
 )
 from tpy.messages import InstanceActivity, MemoryGrowth, MemoryUsage
 from tpy_data.engine.channels.channel import InstanceChannel, ThreadChannel
-from tpy_data.engine.channels.process_channel import open_channel
-from tpy_data.engine.channels.rate_limiter import InstanceGate
 from tpy_data.engine.instances.gpu_limits import require_share
 from tpy_data.engine.instances.instance_activity import failed_instance, live_instance
 from tpy_data.engine.instances.restarts import RestartOptions, Restarts
 from tpy_data.engine.loading.memory_meter import MemoryMeter
 from tpy_data.engine.loading.placing import PlacedInstance, devices_of
-from tpy_data.engine.loading.warmup import WarmupSample, run_samples
 from tpy_data.engine.versions.version_engine import InstanceSlot, VersionEngine
 from tpy_data.exception_text import exception_text
 from tpy_data.executors.executor import Executor, Worker, call, see_through
 from tpy_data.executors.stacks import thread_stack
 
 if TYPE_CHECKING:
+    from tpy_data.engine.channels.rate_limiter import InstanceGate
+    from tpy_data.engine.loading.warmup import WarmupSample
     from tpy_data.engine.memory.core.memory_trend import MemoryTrend
 
 _log = logging.getLogger(__name__)
@@ -223,9 +224,9 @@ class SupervisedInstance:
     def _open_channel(self, instance: ModelInstance, worker: Worker) -> InstanceChannel:
         clock, gate = self._recipe.engine.clock, self._recipe.gate
         if gate is None:
-            return open_channel(instance, worker, clock)
+            return _open_channel(instance, worker, clock)
         if gate.is_of_version:
-            return gate.enter(self._number, self.placed, open_channel(instance, worker, clock))
+            return gate.enter(self._number, self.placed, _open_channel(instance, worker, clock))
         # A batch that waits for the gate may be given after the channel was closed: its thread takes it all the same.
         return gate.enter(self._number, self.placed, ThreadChannel(instance, worker, clock))
 
@@ -377,7 +378,10 @@ def _make(recipe: InstanceRecipe, placed: PlacedInstance) -> _Made:
         try:
             if placed.gpu_share_max is not None:
                 require_share(placed.placement, placed.gpu_share_max)
-            run_samples(instance, recipe.samples, name=placed.placement.name)
+            if recipe.samples:
+                from tpy_data.engine.loading.warmup import run_samples  # in the instance's thread
+
+                run_samples(instance, recipe.samples, name=placed.placement.name)
         except BaseException:
             _close(instance)
             raise
@@ -395,3 +399,12 @@ def _close(instance: ModelInstance) -> None:
         instance.close()
     except Exception:
         _log.exception("closing an instance failed")
+
+
+def _open_channel(instance: ModelInstance, worker: Worker, clock: Clock) -> InstanceChannel:
+    """A channel to an instance that nobody uses yet, whose thread `worker` is. `close` it in any case."""
+    if not isinstance(instance, QueuedInstance):
+        return ThreadChannel(instance, worker, clock)
+    from tpy_data.engine.channels.process_channel import ProcessChannel  # only what runs in another process has one
+
+    return ProcessChannel(instance, worker, clock)

@@ -34,12 +34,12 @@ from tpy_data.engine.loading.memory_meter import MemoryMeter
 from tpy_data.engine.loading.model_files import InitialStates, read_labels, with_adapters
 from tpy_data.engine.loading.placing import Machine, Placed, PlacedInstance, devices_of, place
 from tpy_data.engine.loading.support import refuse_beyond, without_effect
-from tpy_data.engine.loading.warmup import WarmupSample, make_samples
 from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.schedulers.core import NO_START_DELAY, SchedulerCore, StartDelay, make_core
 from tpy_data.strategies import OpenStrategy, find_strategy, open_strategy
 
 if TYPE_CHECKING:
+    from tpy_data.engine.loading.warmup import WarmupSample
     from tpy_data.engine.tuning.kept_curves import KeptCurves, OpenCurve
     from tpy_data.schedulers.core.tenants import Tenants
 
@@ -139,7 +139,7 @@ class Loader:
         self._warn_without_effect(config, backend.capabilities)
         labels = read_labels(config, desired.directory)
         states = InitialStates(config, desired.directory)
-        samples = make_samples(config, desired.directory, states)
+        samples = _samples(config, desired.directory, states) if config.model_warmup else ()
         curve = self._curves.open(desired, version) if self._curves is not None and "batching" in config.parameters else None
         strategy = self._open_strategy(config, desired, version)
         try:
@@ -291,3 +291,9 @@ def _require(problems: Sequence[Problem]) -> None:
     errors = errors_of(problems)
     if errors:
         raise ConfigError(problems, message="; ".join(problem.message for problem in errors))
+
+
+def _samples(config: ModelConfig, directory: Path, states: InitialStates) -> tuple[WarmupSample, ...]:
+    from tpy_data.engine.loading.warmup import make_samples  # few models are warmed up
+
+    return make_samples(config, directory, states)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from tpy.services import RequestHandle
-from tpy_data.schedulers.core.rate_limiter import Resource
+from tpy_data.schedulers.core import Resource
 
 Resources = Mapping[Resource, int]
 """The count of each resource."""

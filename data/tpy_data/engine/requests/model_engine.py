@@ -63,6 +63,11 @@ class ModelEngine(Protocol):
     @property
     def drain(self) -> Drain: ...
 
+    @property
+    def caches(self) -> bool:
+        """True of one that keeps answers, and gives them."""
+        ...
+
     async def run(self) -> None:
         """Keep deadlines. A task of the version's; runs until cancelled."""
         ...

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import trio
 
-from tpy.config import ConfigError, ModelConfig, check_members, describe, enforces_timeouts, errors_of, normalise, validate
+from tpy.config import ConfigError, ModelConfig, describe, enforces_timeouts, errors_of, normalise, validate
 from tpy.config.model_config import EnsembleStep, TransactionPolicy
+from tpy.config.validation.ensemble_members import check_members
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
 from tpy.limits import ENSEMBLE_NESTING_MAX
 from tpy.messages import ModelState

@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -19,7 +19,6 @@ from tpy.messages import InstanceActivity, MemoryUsage, ModelCounters, ModelStat
 from tpy.state import UNLOADED, DesiredModel, DesiredVersion, ObservedKey, ObservedVersion, ObservedWriter
 from tpy.telemetry.latencies import LatencyOptions
 from tpy_data.engine.caching.cache_access import CacheAccess
-from tpy_data.engine.channels.rate_limiter import RateLimiter
 from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.engine.loading.loaded_version import Loader
 from tpy_data.engine.requests.latencies import VersionLatencies
@@ -29,6 +28,9 @@ from tpy_data.engine.serving.served_copy import ServedCopy
 from tpy_data.engine.serving.serving_table import ServedProcess, ServingTable
 from tpy_data.exception_text import exception_text
 from tpy_data.executors.executor import Executor, Worker
+
+if TYPE_CHECKING:
+    from tpy_data.engine.channels.rate_limiter import RateLimiter
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from tpy.limits import INSTANCE_CLOSE_S_MAX, LOAD_SLOW_S, LONG_EXECUTION_S
 from tpy.messages import InstanceActivity, MemoryUsage, ModelState
 from tpy.state import DesiredModel, DesiredVersion, ObservedKey
 from tpy_data.engine.caching.caching import forget_cached, with_cache, with_content
-from tpy_data.engine.channels.rate_limiter import InstanceGate
 from tpy_data.engine.instances.instance_set import InstanceSet
 from tpy_data.engine.instances.readiness import ReadinessChecks
 from tpy_data.engine.instances.supervised_instance import InstanceRecipe
@@ -31,7 +30,6 @@ from tpy_data.engine.requests.statistics import VersionStatistics
 from tpy_data.engine.runtimes.core import Phase
 from tpy_data.engine.runtimes.runtime import FAILED_TO_LOAD, Runtime, Shared
 from tpy_data.engine.sequences.sequence_peers import SequenceHolder
-from tpy_data.engine.sequences.sequences import Sequences
 from tpy_data.engine.serving.served_copy import ServedCopy
 from tpy_data.engine.serving.serving_table import ServedProcess
 from tpy_data.engine.versions.version_engine import VersionEngine
@@ -41,6 +39,8 @@ from tpy_data.schedulers.core import SchedulerCore
 from tpy_data.schedulers.driver import Performer, SchedulerDriver
 
 if TYPE_CHECKING:
+    from tpy_data.engine.channels.rate_limiter import InstanceGate
+    from tpy_data.engine.sequences.sequences import Sequences
     from tpy_data.schedulers.gated_driver import PooledCore
 
 _log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class VersionRuntime(Runtime):
         """Make instances, and serve until stopped."""
         shared = self._shared
         failure: TpyError | None = None
-        sequences = None if loaded.config.sequence_batching is None else Sequences(self.id, loaded, shared.table.sequences)
+        sequences = None if loaded.config.sequence_batching is None else self._make_sequences(loaded)
         executing = self._make_engine(loaded, gate, sequences)
         copy = self._copy = shared.make_copy(
             with_cache(executing, self.key, loaded, shared.cache),
@@ -205,6 +205,11 @@ class VersionRuntime(Runtime):
                     await instances.close()
             nursery.cancel_scope.cancel()
         return failure
+
+    def _make_sequences(self, loaded: LoadedVersion) -> Sequences:
+        from tpy_data.engine.sequences.sequences import Sequences  # few models have any
+
+        return Sequences(self.id, loaded, self._shared.table.sequences)
 
     def _make_engine(self, loaded: LoadedVersion, gate: InstanceGate | None, sequences: Sequences | None) -> VersionEngine:
         """With a gate, batches of sequences wait in the channel of their instance, because a sequence does not change it; others

@@ -7,7 +7,7 @@ import functools
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import trio
@@ -33,9 +33,11 @@ from tpy_data.engine.requests.outputs import OutputSelection
 from tpy_data.engine.requests.responder import DISCARD, Responder, error_of, refused
 from tpy_data.engine.requests.statistics import FailureReason, VersionStatistics
 from tpy_data.engine.requests.ticket import RequestTicket, ResourceGate
-from tpy_data.engine.sequences.sequences import Sequences
 from tpy_data.schedulers.core import CoreSnapshot, LiveSequence, Outcome, Phase, SchedulerCore, SequenceEnd, Ticket
 from tpy_data.schedulers.driver import Performer, SchedulerDriver
+
+if TYPE_CHECKING:
+    from tpy_data.engine.sequences.sequences import Sequences
 
 
 class InstanceSlot:
@@ -85,6 +87,8 @@ class VersionEngine:
     `gate` None: instances are not rate limited. `sequences` is there for sequence models: requests carry what their sequence has,
     and a batch can only run on the instance that its sequences are on.
     """
+
+    caches = False
 
     def __init__(
         self,

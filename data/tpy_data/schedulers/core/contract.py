@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from tpy_data.schedulers.core.tenants import Tenant
 
 
+Resource = tuple[str, int | None]
+"""A name and the device that has it; None: the machine has it, whatever the device."""
+
+
 class Outcome(enum.Enum):
     """The reasons why a ticket is refused after it was accepted."""
 

@@ -1,4 +1,5 @@
-"""Makes the core that a model's configuration asks for."""
+"""Makes the core that a model's configuration asks for. Cores that few models have are imported for the first one, by the
+thread that loads it."""
 
 from __future__ import annotations
 
@@ -11,12 +12,11 @@ from tpy_data.schedulers.core.contract import BatchStrategy, SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import NO_START_DELAY, StartDelay, dynamic_options
-from tpy_data.schedulers.core.sequence_batcher import DirectBatcher, OldestBatcher
-from tpy_data.schedulers.core.sequence_core import SequenceCore
-from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOptions, sequence_options
 
 if TYPE_CHECKING:
     from tpy.messages import CurvePoint
+    from tpy_data.schedulers.core.sequence_core import SequenceCore
+    from tpy_data.schedulers.core.sequence_options import SequenceOptions
     from tpy_data.schedulers.core.tenants import Tenants
 
 
@@ -61,14 +61,19 @@ def make_core(
     if config.sequence_batching is None and config.dynamic_batching is None:
         return DefaultCore()
     if config.sequence_batching is not None:
+        from tpy_data.schedulers.core.sequence_options import sequence_options  # few models have sequences
+
         return sequence_core(sequence_options(config), delay)
     return DynamicCore(dynamic_options(config), delay, strategy)
 
 
 def sequence_core(options: SequenceOptions, delay: StartDelay = NO_START_DELAY) -> SequenceCore:
     """The core of sequences for these options, with the batchers of their strategy."""
-    strategy = options.strategy
+    from tpy_data.schedulers.core.sequence_batcher import DirectBatcher, OldestBatcher
+    from tpy_data.schedulers.core.sequence_core import SequenceCore
+    from tpy_data.schedulers.core.sequence_options import DirectOptions
 
+    strategy = options.strategy
     if isinstance(strategy, DirectOptions):
         return SequenceCore(options, lambda: DirectBatcher(strategy), delay)
     return SequenceCore(options, lambda: OldestBatcher(strategy, delay))

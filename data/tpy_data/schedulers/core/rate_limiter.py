@@ -23,9 +23,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 import msgspec
 
 from tpy.errors import InvalidArgument, invariant
-
-Resource = tuple[str, int | None]
-"""A name and the device that has it; None: the machine has it, whatever the device."""
+from tpy_data.schedulers.core.contract import Resource
 
 
 class Demand(msgspec.Struct, frozen=True):

@@ -1,10 +1,9 @@
 """Says everything that is wrong with a normalised configuration, in Triton's words where it has some.
 
 `validate` looks at the configuration alone: whether files exist, a backend is installed, or another model fits is not known
-there. `check_members` is for ensembles, when the models of their steps are loaded.
+there. `ensemble_members` is for ensembles, when the models of their steps are loaded.
 """
 
-from tpy.config.validation.ensemble_members import check_members
 from tpy.config.validation.rules import validate
 
-__all__ = ["check_members", "validate"]
+__all__ = ["validate"]

@@ -17,9 +17,7 @@ from tpy.config.problem import NO_SOURCE, Problem, Source, entry
 from tpy.config.request_timeout import PARAMETER, RequestTimeout
 from tpy.config.resolve import ENSEMBLE_PLATFORM
 from tpy.config.validation.batching import check_dynamic_batching
-from tpy.config.validation.ensembles import check_ensemble
 from tpy.config.validation.report import Report
-from tpy.config.validation.sequences import check_sequence_batching
 from tpy.config.validation.tensors import check_batch_io, check_tensors
 from tpy.limits import HISTOGRAM_BUCKETS_MAX
 from tpy.messages.allowed import allowed_inputs, with_hint
@@ -125,8 +123,7 @@ def validate(config: ModelConfig, *, source: Source = NO_SOURCE, complete: bool 
     report = Report(config, source)
     _check_identity(report)
     check_dynamic_batching(report)
-    check_sequence_batching(report)
-    check_ensemble(report)
+    _check_scheduling(report)
     _check_response_cache(report)
     _check_missing_outputs(report)
     _check_not_ready_after(report)
@@ -142,6 +139,19 @@ def validate(config: ModelConfig, *, source: Source = NO_SOURCE, complete: bool 
     _check_warmup(report, complete=complete)
     _check_effects(report)
     return report.problems
+
+
+def _check_scheduling(report: Report) -> None:
+    """Sequences and ensembles, whose rules are imported for models that have one."""
+    config = report.config
+    if config.sequence_batching is not None:
+        from tpy.config.validation.sequences import check_sequence_batching
+
+        check_sequence_batching(report)
+    if config.ensemble_scheduling is not None or config.platform == ENSEMBLE_PLATFORM:
+        from tpy.config.validation.ensembles import check_ensemble
+
+        check_ensemble(report)
 
 
 def _check_identity(report: Report) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import importlib
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,9 @@ import msgspec
 
 from tpy.clock import Clock, SystemClock
 from tpy.errors import InvalidArgument, PermissionDenied, TooManyRequests, Unauthenticated
-from tpy.flag import Value
 from tpy.frontends.access.config import AuthConfig, Limits, read_auth_config
-from tpy.frontends.access.core.policy import ALL_ROLES, Allowance, Role, RoleGrant
+from tpy.frontends.access.core.policy import Allowance, Role, RoleGrant, roles_for
+from tpy.frontends.access.options import AuthOptions
 from tpy.frontends.access.tokens import JwtVerifier, ValidToken, issuer_of
 from tpy.limits import ACCESS_SUBJECTS_MAX, ACCESS_TOKEN_CHARACTERS_MAX, ACCESS_TOKENS_REMEMBERED_MAX
 from tpy.messages import InferenceRequest, InferenceResponse
@@ -25,31 +25,6 @@ from tpy.units import NS_PER_S
 
 if TYPE_CHECKING:
     from tpy.frontends.access.tenancy import Tenancy
-
-CREDENTIAL_NAMES = frozenset({"authorization", "x-api-key", "proxy-authorization"})
-"""Headers and metadata that become no parameter of a request, whatever the forward pattern says."""
-
-
-class AuthOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`file` is that of --auth-config, "" for none: everybody may do everything. `required`: nothing is served to those without a
-    credential but whether the server lives and is ready. `tenants_file` is --tenants-file, "" for none."""
-
-    file: str = ""
-    required: bool = False
-    tenants_file: str = ""
-
-
-def read_auth(values: Mapping[str, Value]) -> AuthOptions | None:
-    """The options that the flags say, whose file has been read once; None: everybody may do everything. Raises InvalidArgument
-    for a file that cannot be used."""
-    named = {"file": "auth_config", "required": "auth_required", "tenants_file": "tenants_file"}
-    options = msgspec.convert({field: values[flag] for field, flag in named.items()}, AuthOptions)
-    if options.required and not options.file:
-        raise InvalidArgument("--auth-required: expected --auth-config FILE, too; without it nobody could be served")
-    if not options.file and not options.tenants_file:
-        return None
-    gate_of(options)
-    return options
 
 
 class Caller:
@@ -113,13 +88,6 @@ class Caller:
             raise
         counted.begun(handle)
         return counted
-
-
-def submit(
-    caller: Caller | None, model: ResolvedModel, request: InferenceRequest, sink: ResponseSink, now_ns: int
-) -> RequestHandle:
-    """Submit a request of this caller; None: access is not controlled. Raises as Caller.submit."""
-    return model.submit(request, sink) if caller is None else caller.submit(model, request, sink, now_ns)
 
 
 class _Counted:
@@ -323,29 +291,9 @@ def _allowance(limits: Limits) -> Allowance | None:
 _gates: weakref.WeakValueDictionary[AuthOptions, Gate] = weakref.WeakValueDictionary()
 
 
-def gate_of(options: AuthOptions, clock: Clock | None = None) -> Gate:
-    """The gate of these options, the same for all who ask while one of them has it. Raises InvalidArgument as `read_auth`."""
+def shared_gate(options: AuthOptions, clock: Clock | None = None) -> Gate:
+    """As `gate_of`."""
     gate = _gates.get(options)
     if gate is None:
         gate = _gates[options] = Gate(options, clock or SystemClock())
     return gate
-
-
-INFER = frozenset({Role.INFER})
-OBSERVE = frozenset({Role.OBSERVE})
-_MANAGE = frozenset({Role.MANAGE})
-_LOOK = frozenset({Role.OBSERVE, Role.MANAGE})
-
-
-def roles_for(category: str, *, changes: bool) -> frozenset[Role]:
-    """Returns the roles of which one is needed for a call of this category (see `tpy.frontends.restrictions`); `changes`: it
-    changes something."""
-    match category:
-        case "inference" | "shared-memory":
-            return INFER
-        case "model-repository" | "trace" | "logging":
-            return _MANAGE if changes else _LOOK
-        case "statistics" | "metrics":
-            return OBSERVE
-        case _:
-            return ALL_ROLES

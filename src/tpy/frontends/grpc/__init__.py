@@ -4,7 +4,8 @@ transport/          HTTP/2 and gRPC's wire protocol: calls, messages as bytes, s
 serving.py          the port, and who serves which method
 infer.py, stream.py inference: one call without a task, and streams
 codec/              inference messages to and from the server's own
-methods.py          other services' methods as handlers
+own_services.py     the services and their handlers; late.py imports them for the first call
+methods.py          their methods as handlers
 control.py          every other method of GRPCInferenceService
 health.py, reflection.py    gRPC's own services
 """

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hmac
+from typing import TYPE_CHECKING
 
 from tpy.echo import echo
 from tpy.errors import Forbidden, InvalidArgument, Unauthenticated
-from tpy.frontends.access import CREDENTIAL_NAMES, Caller, gate_of
+from tpy.frontends.access import CREDENTIAL_NAMES, gate_of
 from tpy.frontends.grpc.options import GrpcServiceOptions
 from tpy.frontends.grpc.transport import Metadata, StreamCall, UnaryCall
 from tpy.frontends.header_pattern import HeaderPattern
 from tpy.frontends.restrictions import GRPC_KEY_PREFIX, MANAGEMENT, not_managed_here
+
+if TYPE_CHECKING:
+    from tpy.frontends.access.gate import Caller
 
 _RESERVED = frozenset({"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"})
 _RESERVED_PREFIX = "triton_"

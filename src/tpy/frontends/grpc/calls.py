@@ -34,6 +34,18 @@ GRPC_STATUS: dict[ErrorCode, Status] = {
 INFERENCE = "inference"
 """The category of restricted protocols that both inference methods belong to."""
 
+OWN_SERVICES = (
+    "inference.GRPCInferenceService",
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1.ServerReflection",
+    "tpy.rollout.v1.RolloutService",
+)
+INFER_PATH = "/inference.GRPCInferenceService/ModelInfer"
+STREAM_INFER_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
+REFLECTION_PATH = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+OLDER_REFLECTION_PATH = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+"""The same messages under the name that older clients ask for."""
+
 
 _TRACE_METADATA = frozenset(("traceparent", "tracestate", "user-agent"))
 """The metadata that observers of requests are told."""

@@ -31,8 +31,6 @@ from tpy.services import Services
 pb = messages("grpc_service.proto")
 
 _SERVICE = "/inference.GRPCInferenceService/"
-INFER_PATH: Final = f"{_SERVICE}ModelInfer"
-STREAM_INFER_PATH: Final = f"{_SERVICE}ModelStreamInfer"
 
 APIS: Final = {
     f"{_SERVICE}{method}": api

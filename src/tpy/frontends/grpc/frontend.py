@@ -14,7 +14,7 @@ from tpy.frontends.grpc.serving import serve_grpc_services as serve
 from tpy.frontends.grpc.transport import CompressionLevel
 from tpy.frontends.header_pattern import checked_pattern
 from tpy.frontends.restrictions import is_managed_elsewhere, parse_restricted
-from tpy.frontends.transport import read_tls
+from tpy.frontends.tls_flags import read_tls
 from tpy.frontends.web_pages import read_web_pages
 
 __all__ = ["Options", "read_options", "serve"]

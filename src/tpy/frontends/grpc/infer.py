@@ -10,11 +10,12 @@ What may take long (typed contents and BYTES of many elements, classification) i
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tpy.errors import ErrorCode, InvariantViolation, TpyError, Unsupported
-from tpy.frontends.access import INFER, Caller
+from tpy.frontends.access import INFER
 from tpy.frontends.grpc import codec
 from tpy.frontends.grpc.calls import INFERENCE, CallParts, count_refusal, fail_inference, open_record, unexpected_error
 from tpy.frontends.grpc.transport import Metadata, UnaryCall
@@ -23,6 +24,9 @@ from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import forget_trace, run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, RequestRecord
 from tpy.services import RequestHandle, ResolvedModel, held
+
+if TYPE_CHECKING:
+    from tpy.frontends.access.gate import Caller
 
 
 class InferApi:

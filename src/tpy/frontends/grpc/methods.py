@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 from google.protobuf.message import DecodeError, Message
@@ -13,12 +13,15 @@ from google.protobuf.message import DecodeError, Message
 from tpy import limits
 from tpy._proto import POOL, request_class
 from tpy.errors import InvalidArgument, TpyError, Unsupported
-from tpy.frontends.access import Caller, roles_for
+from tpy.frontends.access import roles_for
 from tpy.frontends.grpc import rollouts
 from tpy.frontends.grpc.calls import CallParts, fail_call, unexpected_error
 from tpy.frontends.grpc.codec.fields import FieldBudget, TooManyFields, count_nested_fields, unparsable
 from tpy.frontends.grpc.transport import CallContext, StreamCall, StreamHandler, UnaryCall, UnaryHandler
 from tpy.frontends.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from tpy.frontends.access.gate import Caller
 
 _Method = Callable[[Any], Awaitable["Message | Encoded"]]
 _StreamingMethod = Callable[[Any], AsyncIterator[Message]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterable
-from typing import Any, Final
+from typing import Any
 
 from google.protobuf.message import Message
 from grpclib.const import Status
@@ -11,10 +11,6 @@ from grpclib.const import Status
 from tpy._proto import POOL, messages
 
 pb = messages("reflection.proto")
-
-PATH: Final = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-OLDER_PATH: Final = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-"""The same messages under the name that older clients ask for."""
 
 
 class ReflectionService:

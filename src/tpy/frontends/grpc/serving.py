@@ -15,25 +15,17 @@ from contextlib import nullcontext
 
 import trio
 
+from tpy._proto import POOL
 from tpy.clock import Clock
 from tpy.frontends.access import gate_of
-from tpy.frontends.grpc import control, health, reflection, rollouts
 from tpy.frontends.grpc.access import MetadataPolicy
-from tpy.frontends.grpc.calls import CallParts
+from tpy.frontends.grpc.calls import INFER_PATH, OLDER_REFLECTION_PATH, OWN_SERVICES, CallParts
 from tpy.frontends.grpc.infer import InferApi
-from tpy.frontends.grpc.methods import service_handlers
+from tpy.frontends.grpc.late import LateHandlers
 from tpy.frontends.grpc.options import GrpcFrontendOptions, GrpcServiceOptions
-from tpy.frontends.grpc.stream import StreamInferApi
-from tpy.frontends.grpc.transport import BoundAddress, Handlers, StreamHandler, UnaryHandler, serve_grpc
+from tpy.frontends.grpc.transport import BoundAddress, Handlers, UnaryHandler, serve_grpc
 from tpy.reloading import reloaded
 from tpy.services import Services
-
-_OWN_SERVICES = (
-    "inference.GRPCInferenceService",
-    "grpc.health.v1.Health",
-    "grpc.reflection.v1.ServerReflection",
-    "tpy.rollout.v1.RolloutService",
-)
 
 
 def create_handlers(
@@ -43,26 +35,30 @@ def create_handlers(
     *,
     nursery: trio.Nursery,
     stop: trio.Event,
+    late: bool = False,
 ) -> Handlers:
-    """All methods: inference, health, reflection, rollouts. Raises InvalidArgument for options that cannot be served.
+    """All methods: inference, health, reflection, rollouts. With `late` those but ModelInfer are imported for the first call of
+    one of them. Raises InvalidArgument for options that cannot be served.
 
     `nursery` must outlive the port that serves the handlers: unary calls that wait have their tasks there, each cancelled with
     its call. `stop` is set when the server stops; streams then take no more requests and end once they are idle.
     """
     parts = CallParts(services, clock, MetadataPolicy(options), nursery=nursery, stop=stop)
-    handlers: dict[str, UnaryHandler | StreamHandler] = {}
-    inference, health_service, reflection_service, rollout_service = _OWN_SERVICES
-    service = control.ControlService(services, parts.threads)
-    handlers |= service_handlers(inference, service, parts, control.APIS, control.LARGE, control.CHANGING)
-    handlers |= service_handlers(health_service, health.HealthService(services, _OWN_SERVICES, stop), parts, health.APIS)
-    handlers |= service_handlers(reflection_service, reflection.ReflectionService(_OWN_SERVICES), parts, {})
-    handlers |= service_handlers(
-        rollout_service, rollouts.RolloutService(services), parts, rollouts.APIS, changing=rollouts.CHANGING
-    )
-    handlers[reflection.OLDER_PATH] = handlers[reflection.PATH]
-    handlers[control.INFER_PATH] = UnaryHandler(InferApi(parts).handle)
-    handlers[control.STREAM_INFER_PATH] = StreamHandler(StreamInferApi(parts).handle)
-    return handlers
+
+    def load() -> Handlers:
+        from tpy.frontends.grpc.own_services import own_handlers
+
+        return own_handlers(parts)
+
+    others = LateHandlers(load, nursery).by_path(_paths()) if late else load()
+    return {**others, INFER_PATH: UnaryHandler(InferApi(parts).handle)}
+
+
+def _paths() -> dict[str, bool]:
+    """The paths of the services' methods, each with True if a call may have several responses."""
+    described = [(name, method) for name in OWN_SERVICES for method in POOL.FindServiceByName(name).methods]
+    paths = {f"/{name}/{method.name}": bool(method.server_streaming) for name, method in described}
+    return {**paths, OLDER_REFLECTION_PATH: True}
 
 
 async def serve_grpc_services(
@@ -94,7 +90,7 @@ async def _serve(
     task_status: trio.TaskStatus[BoundAddress],
 ) -> None:
     async with trio.open_nursery() as calls:
-        handlers = create_handlers(options.services, services, clock, nursery=calls, stop=stop)
+        handlers = create_handlers(options.services, services, clock, nursery=calls, stop=stop, late=True)
         await serve_grpc(
             options,
             handlers,

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
 from tpy import limits
 from tpy.errors import ErrorCode, Internal, InvariantViolation, TpyError, Unavailable
-from tpy.frontends.access import INFER, Caller
+from tpy.frontends.access import INFER
 from tpy.frontends.grpc import codec
 from tpy.frontends.grpc.calls import INFERENCE, CallParts, count_refusal, fail_call, fail_inference, open_record, unexpected_error
 from tpy.frontends.grpc.transport import Metadata, StreamCall
@@ -34,6 +35,9 @@ from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, RequestRecord, held_bytes
 from tpy.services import RequestHandle, ResolvedModel, held
+
+if TYPE_CHECKING:
+    from tpy.frontends.access.gate import Caller
 
 Pieces = list[bytes | memoryview]
 

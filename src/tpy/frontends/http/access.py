@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tpy.echo import echo
 from tpy.errors import Forbidden, InvalidArgument
-from tpy.frontends.access import CREDENTIAL_NAMES, Caller, Gate
+from tpy.frontends.access import CREDENTIAL_NAMES
 from tpy.frontends.header_pattern import HeaderPattern
 from tpy.frontends.restrictions import MANAGEMENT, RestrictedApi, not_managed_here
 from tpy.frontends.web_pages import WebPages
+
+if TYPE_CHECKING:
+    from tpy.frontends.access.gate import Caller, Gate
 
 _RESERVED = frozenset({"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"})
 _RESERVED_PREFIX = "triton_"

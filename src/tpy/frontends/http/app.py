@@ -24,7 +24,9 @@ from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.generate import GenerateApi, StreamBody, StreamReply
 from tpy.frontends.http.infer import InferEndpoint, finish_records, parse_version, unexpected_error
 from tpy.frontends.http.message import (
+    LIVE,
     PIECE_BYTES_MAX,
+    READY,
     HttpReply,
     HttpRequest,
     error_reply,
@@ -89,8 +91,8 @@ def create_app(endpoint: InferEndpoint, *, page: bool = False, stopping: trio.Ev
     routes.add("statistics", "/v2/overview", GET=overview.get)
     for rule in ("/openapi.json", "/v2/openapi.json"):
         routes.add("", rule, GET=pages.openapi)
-    routes.add("health", "/v2/health/live", GET=control.live)
-    routes.add("health", "/v2/health/ready", GET=control.ready)
+    routes.add("health", LIVE, GET=control.live)
+    routes.add("health", READY, GET=control.ready)
     routes.add("health", f"{any_model}/ready", GET=control.model_ready)
     routes.add("health", f"{any_model}/versions/<digits:version>/ready", GET=control.model_ready)
     routes.add("metadata", "/v2", GET=control.server_metadata)

@@ -1,10 +1,10 @@
-"""One HTTP/1.1 connection: reads requests, answers inference itself, hands every other route to Quart.
+"""One HTTP/1.1 connection: reads requests, answers inference itself, asks the port for every other answer, and then Quart.
 
 Tasks: `run` reads. The answers of inference are written by whoever brings them (replies.py); a full socket gets a writer
-task, a large body a decoding task, and a request for Quart the two tasks that Hypercorn and Quart start, all in the nursery
-that `run` opens. So a connection that only infers small tensors has one task, parked in its read.
+task, a large body a decoding task, and a request that is not inference a task, in which Hypercorn and Quart start two more, all
+in the nursery that `run` opens. So a connection that only infers small tensors has one task, parked in its read.
 
-Order: inference requests that were sent without waiting run at the same time and are answered in order. A request for Quart
+Order: inference requests that were sent without waiting run at the same time and are answered in order. Any other request
 runs alone: after everything before it is answered, before everything behind it.
 
 Deadlines: one per connection, moved lazily. `_due_s` is written often; the cancel scope around the reader wakes only at the
@@ -17,22 +17,27 @@ closed resets the connection, and its requests are cancelled.
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
+from typing import TYPE_CHECKING, TypeVarTuple, Unpack
 
 import trio
-from hypercorn.trio.task_group import TaskGroup
 
 from tpy import limits
-from tpy.errors import Unavailable
-from tpy.frontends.http.infer import InferCall, InferEndpoint, open_record
+from tpy.errors import InvariantViolation, Unavailable
+from tpy.frontends.http.infer import InferCall, InferEndpoint, open_record, unexpected_error_reply
 from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply
 from tpy.frontends.http.parser import ParserPhase, RequestParser
 from tpy.frontends.http.port import HttpPort
-from tpy.frontends.http.quart_bridge import QuartExchange
 from tpy.frontends.http.replies import CONTINUE, Pending, ReplyQueue
 from tpy.frontends.transport import GONE, BoundAddress, Demand, Ends, Wire
 from tpy.units import KIB
+
+if TYPE_CHECKING:
+    from tpy.frontends.http.quart_bridge import QuartExchange
+
+_Arguments = TypeVarTuple("_Arguments")
 
 _RECEIVE_BYTES = 64 * KIB
 _LINGER_S = 5.0
@@ -58,19 +63,18 @@ class Http1Connection:
         self._certificate = ends.certificate
         self._begun_ns = 0
         """The time at which the request that has not arrived completely began; 0: no such request."""
-        self._tasks = TaskGroup()
         self._scope = trio.CancelScope()
         self._parser = RequestParser(max_input_size=port.options.max_input_size, bodies=port.bodies, refuse=port.refuse)
         self._replies = ReplyQueue(
             wire,
             write_timeout_s=port.options.write_timeout_s,
-            spawn=self._tasks.spawn,
+            spawn=self._spawn,
             progressed=self._on_progress,
             failed=self._scope.cancel,
         )
         self._eof = False
-        self._alone: QuartExchange | None = None
-        self._alone_request: HttpRequest | None = None
+        self._alone: HttpRequest | None = None
+        self._exchange: QuartExchange | None = None
         self._is_taking_up = False
         self._takes_up_later = False
         """A task is to take up more in a later turn of the loop."""
@@ -91,7 +95,7 @@ class Http1Connection:
         self._port.opened(self)
         try:
             with self._scope:
-                async with self._tasks:
+                async with trio.open_nursery() as self._nursery:
                     try:
                         await self._serve()
                     finally:
@@ -102,6 +106,9 @@ class Http1Connection:
             self._parser.drop()
             self._end_alone()
             await self._wire.aclose()
+
+    def _spawn(self, work: Callable[[Unpack[_Arguments]], Awaitable[object]], *arguments: *_Arguments) -> None:
+        self._nursery.start_soon(work, *arguments)
 
     def begin_drain(self) -> None:
         """The server stops: close with the last answer, or when no answer is owed and the peer sends nothing for a moment."""
@@ -280,7 +287,7 @@ class Http1Connection:
                 if begun == limits.HTTP_PIPELINED_REQUESTS_MAX:  # answered at once, all of them: others have their turn
                     if not self._takes_up_later:
                         self._takes_up_later = True
-                        self._tasks.spawn(self._take_up_later)
+                        self._spawn(self._take_up_later)
                     break
                 begun += 1
                 arrived.popleft()
@@ -297,7 +304,8 @@ class Http1Connection:
                 elif endpoint is not None and inference is not None:
                     self._infer(pending, request, endpoint, *inference)
                 else:
-                    self._ask_quart(pending, request)
+                    self._alone = request
+                    self._spawn(self._answer_alone, pending, request)
             if self._parser.fatal is not None and not arrived and not self._refused:
                 self._refused = True
                 pending = replies.reserve(version="1.1", keep_alive=False, head_only=False, bytes_held=0)
@@ -327,7 +335,7 @@ class Http1Connection:
             if request.held_bytes:
                 self._give_back(request)
         else:
-            self._tasks.spawn(self._finish, call, request)
+            self._spawn(self._finish, call, request)
 
     async def _finish(self, call: InferCall, request: HttpRequest) -> None:
         try:
@@ -343,7 +351,7 @@ class Http1Connection:
     def _on_answer(self, pending: Pending, call: InferCall) -> None:
         reply = call.render_now()
         if reply is None:
-            self._tasks.spawn(self._render_heavy, pending, call)
+            self._spawn(self._render_heavy, pending, call)
         else:
             self._answer(pending, call, reply)
 
@@ -355,17 +363,32 @@ class Http1Connection:
         if call.request.record is not None:
             call.sent(reply)
 
-    def _ask_quart(self, pending: Pending, request: HttpRequest) -> None:
-        exchange = QuartExchange(self._replies, pending, done=self._end_alone, failed=self._scope.cancel)
-        self._alone = exchange
-        self._alone_request = request
-        self._tasks.spawn(exchange.run, self._port, self._tasks, request, self._certificate, *self._addresses)
+    async def _answer_alone(self, pending: Pending, request: HttpRequest) -> None:
+        """Answer a request that is not inference: the port itself, or its application."""
+        reply = None if self._port.answer is None else await self._port.answer(request)
+        if reply is None:
+            application = self._port.application
+            if application is None:
+                raise InvariantViolation("a port without an application has no answer")
+            try:
+                hosted = await application.ready()
+            except Exception:  # it cannot be imported
+                reply = unexpected_error_reply(request.path)
+        if reply is not None:
+            self._end_alone()
+            self._replies.fill(pending, reply)
+            return
+        from tpy.frontends.http.quart_bridge import QuartExchange  # has come with the application
+
+        self._exchange = QuartExchange(self._replies, pending, done=self._end_alone, failed=self._scope.cancel)
+        secure = self._port.listen_options.tls is not None
+        await self._exchange.run(hosted, request, self._certificate, *self._addresses, secure=secure)
 
     def _end_alone(self) -> None:
-        self._alone = None
-        if self._alone_request is not None:
-            self._give_back(self._alone_request)
-            self._alone_request = None
+        self._exchange = None
+        if self._alone is not None:
+            self._give_back(self._alone)
+            self._alone = None
 
     def _on_progress(self) -> None:
         """An answer has gone out, or the socket takes bytes again (ReplyQueue)."""
@@ -400,7 +423,7 @@ class Http1Connection:
             # An answer that comes soon needs no probe, which some clients do not expect.
             may_probe = pause_s >= _PROBE_AFTER_S and self._is_busy() and not replies.closing
             if may_probe and not probed and replies.owed and not replies.blocked and replies.head_version == "1.1":
-                probe = CONTINUE if self._alone is None else self._alone.probe()
+                probe = CONTINUE if self._exchange is None else self._exchange.probe()
                 if probe is not None:
                     probed = True
                     replies.write([probe])

@@ -13,7 +13,7 @@ from tpy.frontends.header_pattern import checked_pattern
 from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
 from tpy.frontends.http.serving import serve_http as serve
 from tpy.frontends.restrictions import is_managed_elsewhere
-from tpy.frontends.transport import read_tls
+from tpy.frontends.tls_flags import read_tls
 from tpy.frontends.web_pages import read_web_pages
 
 __all__ = ["Options", "read_options", "serve"]

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import trio
 
 from tpy import limits
 from tpy.errors import InvalidArgument, TpyError
-from tpy.frontends.access import Caller, submit
+from tpy.frontends.access import submit
 from tpy.frontends.http import codec
+from tpy.frontends.http.codec.generate import encode_generate, parse_generate
 from tpy.frontends.http.infer import InferEndpoint, open_record, parse_version, unexpected_error_reply
 from tpy.frontends.http.message import HttpReply, HttpRequest, in_pieces, json_reply, query_number
 from tpy.frontends.threads import forget_trace, run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, RequestRecord, held_bytes
 from tpy.services import RequestHandle, ResolvedModel, held
+
+if TYPE_CHECKING:
+    from tpy.frontends.access.gate import Caller
 
 _Encoded = TypeVar("_Encoded")
 
@@ -190,7 +194,7 @@ class GenerateApi:
             responses.cancel()
         if len(found) != 1:
             return json_reply(codec.encode_error(_NOT_ONE))
-        parts = await self._in_thread_if_large(partial(codec.encode_generate, rows=rows), found[0])
+        parts = await self._in_thread_if_large(partial(encode_generate, rows=rows), found[0])
         return HttpReply(parts=parts, content_length=sum(map(len, parts)))
 
     async def generate_stream(self, request: HttpRequest, *, model: str, version: str | None = None) -> StreamReply:
@@ -233,7 +237,7 @@ class GenerateApi:
         forwarded = endpoint.policy.forwarded(request.headers)
 
         def parse() -> InferenceRequest:
-            parsed = codec.parse_generate(
+            parsed = parse_generate(
                 request.body,
                 description=resolved.description,
                 version=parse_version(version),
@@ -270,7 +274,7 @@ class _Event(NamedTuple):
 def _event(path: str, rows: bool, response: InferenceResponse) -> _Event:
     """The response, or its error, or why it cannot be written. Raises nothing."""
     try:
-        return _Event(200, codec.encode_generate(response, rows=rows))
+        return _Event(200, encode_generate(response, rows=rows))
     except TpyError as error:
         forget_trace(error)
         return _Event(codec.HTTP_STATUS[error.code], [codec.encode_error(error)])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -22,7 +23,7 @@ from tpy.clock import Clock
 from tpy.echo import echo
 from tpy.errors import ErrorCode, InvalidArgument, InvariantViolation, TooManyRequests, TpyError, Unsupported
 from tpy.frontends import load_report
-from tpy.frontends.access import INFER, Caller
+from tpy.frontends.access import INFER
 from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http import codec
 from tpy.frontends.http.access import HeaderPolicy
@@ -32,6 +33,9 @@ from tpy.frontends.threads import forget_trace, run_in_thread
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription, RequestRecord, content_bytes, held_bytes
 from tpy.observers import RequestObservers
 from tpy.services import RequestHandle, ResolvedModel, Services
+
+if TYPE_CHECKING:
+    from tpy.frontends.access.gate import Caller
 
 _log = logging.getLogger(__name__)
 

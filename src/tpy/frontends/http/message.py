@@ -6,19 +6,28 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import msgspec
 
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, PermissionDenied, TpyError, Unauthenticated
-from tpy.frontends.access import Caller
 from tpy.frontends.http.codec import HTTP_STATUS, encode_error
 from tpy.messages import RequestRecord
 from tpy.units import KIB
 
+if TYPE_CHECKING:
+    from tpy.frontends.access.gate import Caller
+
 Body = bytes | bytearray | memoryview
 JSON_TYPE = "application/json"
+READING = frozenset((b"GET", b"HEAD"))
+"""Methods that change nothing."""
+
+LIVE = "/v2/health/live"
+READY = "/v2/health/ready"
+"""The paths that answer whether the server lives, and whether it is ready."""
 PIECE_BYTES_MAX = 256 * KIB
 """Of a body, what goes through the application at once: a fraction of a millisecond."""
 

@@ -11,7 +11,8 @@ from tpy.errors import InvalidArgument
 from tpy.flag import Value
 from tpy.frontends.access import AuthOptions, read_auth
 from tpy.frontends.restrictions import API_CATEGORIES, RestrictedApi, is_managed_elsewhere, parse_restricted
-from tpy.frontends.transport import ListenOptions, TlsOptions, read_tls
+from tpy.frontends.tls_flags import read_tls
+from tpy.frontends.transport import ListenOptions, TlsOptions
 from tpy.frontends.web_pages import WebPages, read_web_pages
 from tpy.limits import ANSWERS_STOP_S, HTTP_INPUT_BYTES_MAX_DEFAULT
 

@@ -11,8 +11,8 @@ from hypercorn.trio.task_group import TaskGroup
 from hypercorn.typing import ConnectionState
 
 from tpy.errors import Internal
+from tpy.frontends.http.application import LoadedApplication
 from tpy.frontends.http.message import HttpRequest, error_reply
-from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.replies import CONTINUE, Pending, Piece, ReplyQueue, connection_field, render_head
 
 BODY = "tpy.body"
@@ -52,38 +52,30 @@ class QuartExchange:
 
     async def run(
         self,
-        port: HttpPort,
-        tasks: TaskGroup,
+        hosted: LoadedApplication,
         request: HttpRequest,
         certificate: Callable[[], Any],
         client: Address,
         server: Address,
+        *,
+        secure: bool,
     ) -> None:
-        """Start the application on `request`, in `tasks`, and give it the body. Returns before it has answered."""
-        self._stream = HTTPStream(
-            port.app,
-            port.config,
-            port.context,
-            tasks,
-            port.listen_options.tls is not None,
-            client,
-            server,
-            self._send,
-            _STREAM_ID,
-        )
-        await self._stream.handle(
-            Request(
-                stream_id=_STREAM_ID,
-                headers=[(name.lower(), value) for name, value in request.headers],
-                http_version=request.version,
-                method=request.method.decode("ascii"),
-                raw_path=request.target,
-                # The body goes past Hypercorn and Quart, who would copy it several times, on the loop.
-                state=ConnectionState({BODY: request.body, CERTIFICATE: certificate}),
+        """Run the application on `request`, until it has ended, which is after its answer."""
+        async with TaskGroup() as tasks:
+            self._stream = HTTPStream(*hosted, tasks, secure, client, server, self._send, _STREAM_ID)
+            await self._stream.handle(
+                Request(
+                    stream_id=_STREAM_ID,
+                    headers=[(name.lower(), value) for name, value in request.headers],
+                    http_version=request.version,
+                    method=request.method.decode("ascii"),
+                    raw_path=request.target,
+                    # The body goes past Hypercorn and Quart, who would copy it several times, on the loop.
+                    state=ConnectionState({BODY: request.body, CERTIFICATE: certificate}),
+                )
             )
-        )
-        request.body = b""
-        await self._stream.handle(EndBody(stream_id=_STREAM_ID))
+            request.body = b""
+            await self._stream.handle(EndBody(stream_id=_STREAM_ID))
 
     def probe(self) -> bytes | None:
         """Returns bytes that can be written now, and mean nothing to a peer that is still there: an interim answer before the

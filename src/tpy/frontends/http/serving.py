@@ -12,20 +12,29 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import trio
-from hypercorn.trio.lifespan import Lifespan
-from hypercorn.utils import wrap_app
-from quart_trio import QuartTrio
 
 from tpy.clock import Clock
+from tpy.errors import TpyError
 from tpy.frontends.access import gate_of
 from tpy.frontends.http.access import HeaderPolicy
-from tpy.frontends.http.app import create_app
+from tpy.frontends.http.application import Application
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.infer import InferEndpoint
-from tpy.frontends.http.message import Refuse, refusal_reply
+from tpy.frontends.http.message import (
+    LIVE,
+    READING,
+    READY,
+    HttpReply,
+    HttpRequest,
+    Refuse,
+    error_reply,
+    health_reply,
+    refusal_reply,
+)
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.table import Serve
@@ -33,19 +42,43 @@ from tpy.frontends.transport import BoundAddress, Ends, Wire, serve_port
 from tpy.reloading import reloaded
 from tpy.services import Services
 
+if TYPE_CHECKING:
+    from quart_trio import QuartTrio
+
 
 def create_port(options: HttpOptions, services: Services, clock: Clock, *, name: str = "HTTP") -> HttpPort:
     """A port with the HTTP API, not yet listening. Raises InvalidArgument for options that cannot be served. In a Trio run."""
     endpoint = create_endpoint(options, services, clock)
     stopping = trio.Event()
+
+    def make() -> QuartTrio:
+        from tpy.frontends.http.app import create_app
+
+        return create_app(endpoint, page=options.page, stopping=stopping)
+
     return HttpPort(
         options=options,
-        app=wrap_app(create_app(endpoint, page=options.page, stopping=stopping), options.max_input_size, "asgi"),
+        application=Application(make, body_bytes_max=options.max_input_size),
+        answer=partial(_health, endpoint),
         endpoint=endpoint,
         clock=clock,
         name=name,
         stopping=stopping,
     )
+
+
+async def _health(endpoint: InferEndpoint, request: HttpRequest) -> HttpReply | None:
+    """Answer whether the server lives and is ready, which probes ask all the time, where everybody may know it."""
+    path = request.target.partition(b"?")[0].decode("latin-1")  # as it was sent: in other spellings there is no such route
+    if request.method not in READING or path not in (LIVE, READY):
+        return None
+    if not endpoint.policy.is_open or endpoint.policy.web_pages.hosts_only:
+        return None
+    repository = endpoint.services.repository
+    try:
+        return health_reply(repository.server_live() if path == LIVE else repository.server_ready())
+    except TpyError as error:
+        return error_reply(error)
 
 
 def create_endpoint(options: HttpOptions, services: Services, clock: Clock) -> InferEndpoint:
@@ -73,9 +106,10 @@ def application_port(
     """A port with the application that `create(endpoint, options=options, **values)` makes around an endpoint, inference too.
     `refuse` as for HttpPort. Raises InvalidArgument as `create_port`."""
     endpoint = create_endpoint(options, services, clock)
+    app = create(endpoint, options=options, **values)
     return HttpPort(
         options=options,
-        app=wrap_app(create(endpoint, options=options, **values), options.max_input_size, "asgi"),
+        application=Application(lambda: app, body_bytes_max=options.max_input_size),
         endpoint=None,
         bodies=endpoint.bodies,
         clock=clock,
@@ -119,14 +153,10 @@ async def serve_http_port(
         await Http1Connection(port, wire, ends).run()
 
     auth = port.options.auth
-    lifespan = Lifespan(port.app, port.config, {})
-    async with trio.open_nursery() as nursery:
-        await nursery.start(lifespan.handle_lifespan)
-        await lifespan.wait_for_startup()
+    async with trio.open_nursery() as nursery, nullcontext() if port.application is None else port.application.living():
         with nullcontext() if auth is None else reloaded(gate_of(auth).reload):
             nursery.start_soon(_set_after, stop, port.stopping)
             await serve_port(port, serve, stop=stop, inherited=inherited, task_status=task_status)
-        await lifespan.wait_for_shutdown()
         nursery.cancel_scope.cancel()
 
 

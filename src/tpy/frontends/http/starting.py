@@ -8,14 +8,9 @@ from http import HTTPStatus
 
 import msgspec
 import trio
-from hypercorn.utils import wrap_app
-from quart import Response
-from quart_trio import QuartTrio
-from werkzeug.exceptions import HTTPException
 
 from tpy.clock import Clock
-from tpy.frontends.http.app import bare_app, quart_response
-from tpy.frontends.http.message import HttpReply, health_reply, refusal_reply
+from tpy.frontends.http.message import LIVE, READING, READY, HttpReply, HttpRequest, health_reply, refusal_reply
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.serving import serve_http_port
@@ -35,32 +30,14 @@ async def serve_health(
     """Answer that the server lives and is not ready, and 503 to everything else; as `serve_http` otherwise. Where
     --http-restricted-api names health, that is 503, too."""
     is_open = all("health" not in restricted.apis for restricted in options.restricted)
-    port = HttpPort(
-        options=options,
-        app=wrap_app(_create_app(answers_health=is_open), options.max_input_size, "asgi"),
-        endpoint=None,
-        clock=clock,
-    )
+
+    async def answer(request: HttpRequest) -> HttpReply:
+        if is_open and request.method in READING and request.path in (LIVE, READY):
+            return health_reply(request.path == LIVE)
+        return _loading()
+
+    port = HttpPort(options=options, endpoint=None, clock=clock, answer=answer)
     await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)
-
-
-def _create_app(*, answers_health: bool) -> QuartTrio:
-    app = bare_app()
-
-    async def live() -> Response:
-        return quart_response(app, health_reply(True))
-
-    async def ready() -> Response:
-        return quart_response(app, health_reply(False))
-
-    async def other(error: HTTPException) -> Response:
-        return quart_response(app, _loading())
-
-    if answers_health:
-        app.add_url_rule("/v2/health/live", view_func=live, provide_automatic_options=False)
-        app.add_url_rule("/v2/health/ready", view_func=ready, provide_automatic_options=False)
-    app.register_error_handler(HTTPException, other)
-    return app
 
 
 def _loading() -> HttpReply:

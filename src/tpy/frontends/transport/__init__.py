@@ -2,7 +2,7 @@
 
 It moves bytes and knows no protocol. Read in this order: serving.py (a port from its first connection to its last), wire.py and
 receiver.py (the bytes of one connection, and who takes them), poller.py (reads all connections that have something to read);
-below them listening.py (addresses), accepting.py (the accept loop), tls.py and turns.py.
+below them listening.py (addresses), accepting.py (the accept loop), tls.py (imported for a port that speaks it) and turns.py.
 
 A protocol has a `Port`, and a coroutine that serves one wire of it.
 """
@@ -11,7 +11,7 @@ from tpy.frontends.transport.listening import UNIX, BoundAddress, address_of, ch
 from tpy.frontends.transport.poller import Poller
 from tpy.frontends.transport.receiver import Demand, Receiver
 from tpy.frontends.transport.serving import Connection, Ends, ListenOptions, Port, serve_port
-from tpy.frontends.transport.tls import TlsOptions, read_tls
+from tpy.frontends.transport.tls_options import TlsOptions
 from tpy.frontends.transport.turns import LoopTurns
 from tpy.frontends.transport.wire import PulledWire, SocketWire, StreamWire, Wire
 from tpy.sending import GONE, Pieces, size_of, unsent
@@ -38,7 +38,6 @@ __all__ = [
     "check",
     "close",
     "listen",
-    "read_tls",
     "serve_port",
     "size_of",
     "unsent",

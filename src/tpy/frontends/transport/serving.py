@@ -16,23 +16,26 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 import trio
 
 from tpy.clock import Clock
-from tpy.frontends.core.proxy_header import ProxyHeader, ProxyHeaderError
 from tpy.frontends.transport.accepting import ConnectionListener
 from tpy.frontends.transport.listening import BoundAddress, address_of, close, listen
 from tpy.frontends.transport.poller import Poller
-from tpy.frontends.transport.tls import ServerTls, TlsOptions
+from tpy.frontends.transport.tls_options import TlsOptions
 from tpy.frontends.transport.turns import LoopTurns
 from tpy.frontends.transport.wire import PacedStream, SocketWire, TlsWire, Wire
 from tpy.limits import ACCEPTED_CONNECTIONS_MAX, ANSWERS_STOP_S, TLS_HANDSHAKE_S_MAX, TLS_HANDSHAKE_STOP_S_MAX
 from tpy.reloading import reloaded
 from tpy.sending import GONE
 from tpy.unexpected import unexpected_error
+
+if TYPE_CHECKING:
+    from tpy.frontends.core.proxy_header import ProxyHeader
+    from tpy.frontends.transport.tls import ServerTls
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +132,7 @@ async def serve_port(
     options that cannot be served. Cancelled: everything in flight is cancelled. Opens all nurseries.
     """
     options = port.listen_options
-    tls = None if options.tls is None else ServerTls(options.tls, port=port.name, alpn=port.alpn)
+    tls = None if options.tls is None else _server_tls(port, options.tls)
     sockets = inherited or await listen(options.address, options.port, reuse_port=options.reuse_port)
     address = address_of(sockets[0])
     poller = Poller(port.turns)
@@ -157,6 +160,12 @@ async def serve_port(
     finally:
         poller.close()
         close(sockets, None if inherited else address)
+
+
+def _server_tls(port: Port, options: TlsOptions) -> ServerTls:
+    from tpy.frontends.transport.tls import ServerTls  # most ports are in the clear
+
+    return ServerTls(options, port=port.name, alpn=port.alpn)
 
 
 async def _count_connections(port: Port, ends_s: float) -> None:
@@ -191,9 +200,6 @@ async def _serve_connection(port: Port, serve: Serve, tls: ServerTls | None, wir
             await serve(wire, ends)
         elif (stream := await _handshake(port, tls.context, wire)) is not None:
             await serve(TlsWire(stream, wire.raw), ends._replace(certificate=stream.getpeercert))
-    except ProxyHeaderError as error:
-        # The peer's doing, and possibly done on purpose: not a warning, or an abuser fills the log.
-        _log.debug("connection closed: %(why)s", {"why": str(error)})
     except GONE:
         return  # reset, or no TLS, while it was set up
     except Exception:
@@ -207,7 +213,9 @@ def _address(family: int, name: Any) -> BoundAddress:
 
 
 async def _read_proxy_header(port: Port, wire: SocketWire) -> ProxyHeader | None:
-    """The header that the balancer sends first; None: it did not come in time. Raises ProxyHeaderError."""
+    """The header that the balancer sends first; None: it did not come in time, or it is wrong."""
+    from tpy.frontends.core.proxy_header import ProxyHeader, ProxyHeaderError  # few ports expect one
+
     header = ProxyHeader()
     with trio.move_on_after(TLS_HANDSHAKE_S_MAX) as patience, port.serving(_Handshake(patience)):
         while header.needed:
@@ -218,7 +226,12 @@ async def _read_proxy_header(port: Port, wire: SocketWire) -> ProxyHeader | None
                 continue
             if not data:
                 return None
-            header.feed(data)
+            try:
+                header.feed(data)
+            except ProxyHeaderError as error:
+                # The peer's doing, and possibly done on purpose: not a warning, or an abuser fills the log.
+                _log.debug("connection closed: %(why)s", {"why": str(error)})
+                return None
         return header
     return None
 

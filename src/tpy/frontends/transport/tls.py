@@ -7,58 +7,18 @@ import logging
 import os
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import Literal, NoReturn
+from typing import NoReturn
 
-import msgspec
 import trio
 
 from tpy.errors import InvalidArgument
-from tpy.flag import Value
 from tpy.frontends.core.certificate import validity
+from tpy.frontends.transport.tls_options import TlsOptions
 from tpy.limits import TLS_FILES_LOOK_S
 
 _log = logging.getLogger(__name__)
 
-TlsVersion = Literal["1.2", "1.3"]
-
 _VERSIONS: Mapping[str, ssl.TLSVersion] = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
-
-
-class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Files in PEM. `mutual` also demands a certificate from clients, signed by `root_certificate_file`. `minimum_version`
-    of TLS; HTTP/2 requires 1.2. `ciphers` of TLS 1.2, in OpenSSL's notation; "" takes Python's choice."""
-
-    certificate_file: str = ""
-    key_file: str = ""
-    root_certificate_file: str = ""
-    mutual: bool = False
-    minimum_version: TlsVersion = "1.2"
-    ciphers: str = ""
-
-
-def read_tls(values: Mapping[str, Value], port: str) -> TlsOptions | None:
-    """The options that the flags of `tpy.frontends.tls_flags` say for the port of this name, whose files have been read once;
-    None: in the clear. Raises InvalidArgument for values that contradict each other, and as `tls_context`."""
-    prefix = port.lower()
-    key = prefix.replace("-", "_")
-    mutual = values[f"{key}_use_ssl_mutual"]
-    if not values[f"{key}_use_ssl"]:
-        if mutual:
-            raise InvalidArgument(f"--{prefix}-use-ssl-mutual: mutual TLS needs TLS to be switched on (--{prefix}-use-ssl)")
-        return None
-    options = msgspec.convert(
-        {
-            "certificate_file": values[f"{key}_server_cert"],
-            "key_file": values[f"{key}_server_key"],
-            "root_certificate_file": values[f"{key}_root_cert"],
-            "mutual": mutual,
-            "minimum_version": values[f"{key}_tls_minimum_version"],
-            "ciphers": values[f"{key}_tls_ciphers"],
-        },
-        TlsOptions,
-    )
-    tls_context(options, port=port, alpn=())
-    return options
 
 
 class ServerTls:

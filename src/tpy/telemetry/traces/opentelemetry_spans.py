@@ -25,7 +25,8 @@ from tpy.errors import InvalidArgument
 from tpy.limits import TRACES_CLOSE_S_MAX
 from tpy.messages import RequestRecord
 from tpy.telemetry.traces.core.settings import ActiveSetting
-from tpy.telemetry.traces.trace import Trace, TraceOptions
+from tpy.telemetry.traces.options import TraceOptions
+from tpy.telemetry.traces.trace import Trace
 
 _EXPORT_S_MAX = 10.0
 """One request to the collector, as in the SDK."""

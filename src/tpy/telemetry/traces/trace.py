@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -11,30 +11,8 @@ import numpy as np
 
 from tpy.limits import TRACE_TENSOR_BYTES_MAX, TRACES_HELD_BYTES_MAX
 from tpy.messages import DataType, Moment, RequestRecord, Tensor, TracedPart, held_bytes
-from tpy.telemetry.traces.core.settings import TENSORS, TIMESTAMPS, ActiveSetting, TraceSetting
-
-TRITON = "triton"
-OPENTELEMETRY = "opentelemetry"
-
-OTEL_DEFAULTS = {
-    "url": "http://localhost:4318/v1/traces",
-    "bsp_max_export_batch_size": "512",
-    "bsp_schedule_delay": "5000",
-    "bsp_max_queue_size": "2048",
-}
-"""The settings of mode opentelemetry, delays in milliseconds."""
-
-
-class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`mode` is TRITON or OPENTELEMETRY. `file` is that of mode triton, "": none, and nothing is traced. `otel` are the settings
-    of mode opentelemetry, `resource` the attributes of the server there."""
-
-    mode: str = TRITON
-    setting: TraceSetting = TraceSetting()
-    file: str = ""
-    otel: Mapping[str, str] = msgspec.field(default_factory=dict)
-    resource: Mapping[str, str] = msgspec.field(default_factory=dict)
-
+from tpy.telemetry.traces.core.setting import TENSORS, TIMESTAMPS
+from tpy.telemetry.traces.core.settings import ActiveSetting
 
 _FRONTENDS = {
     "http": ("HTTP_RECV", "HTTP_SEND"),

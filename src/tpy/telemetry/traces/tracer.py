@@ -26,7 +26,8 @@ from tpy.telemetry.traces.core.settings import (
     level_texts,
     parse_updates,
 )
-from tpy.telemetry.traces.trace import OPENTELEMETRY, TRITON, TensorMemory, Trace, TraceOptions
+from tpy.telemetry.traces.options import OPENTELEMETRY, TRITON, TraceOptions
+from tpy.telemetry.traces.trace import TensorMemory, Trace
 from tpy.telemetry.traces.trace_file import TraceFiles
 
 
@@ -55,7 +56,7 @@ class TraceSink(Protocol):
 
 
 class Tracer(RequestObserver):
-    """Traces the requests that the settings ask for."""
+    """Traces the requests that the settings ask for. Without a `sink` it has settings only, by which nothing is traced."""
 
     active = False
     """True while a level is set."""

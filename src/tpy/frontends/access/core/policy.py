@@ -75,3 +75,23 @@ class Allowance:
     def end(self) -> None:
         """One has ended."""
         self.running -= 1
+
+
+INFER = frozenset({Role.INFER})
+OBSERVE = frozenset({Role.OBSERVE})
+_MANAGE = frozenset({Role.MANAGE})
+_LOOK = frozenset({Role.OBSERVE, Role.MANAGE})
+
+
+def roles_for(category: str, *, changes: bool) -> frozenset[Role]:
+    """Returns the roles of which one is needed for a call of this category (see `tpy.frontends.restrictions`); `changes`: it
+    changes something."""
+    match category:
+        case "inference" | "shared-memory":
+            return INFER
+        case "model-repository" | "trace" | "logging":
+            return _MANAGE if changes else _LOOK
+        case "statistics" | "metrics":
+            return OBSERVE
+        case _:
+            return ALL_ROLES

@@ -18,7 +18,6 @@ from types import TracebackType
 import orjson
 
 from tpy.errors import InvalidArgument
-from tpy.frontends.http.codec.json_errors import first_error
 from tpy.limits import JSON_EXPLAIN_BYTES_MAX
 from tpy.messages.allowed import with_hint
 from tpy.units import KIB
@@ -90,6 +89,8 @@ def _parse_with_literals(text: bytes, message: str, position: int, offset_of: Ca
             return document
         except (ValueError, TypeError, RecursionError):
             pass
+    from tpy.frontends.http.codec.json_errors import first_error  # most clients send JSON
+
     found = first_error(text) if len(text) <= JSON_EXPLAIN_BYTES_MAX else None
     what, at = found if found is not None else (f"{message}.", position)
     if offset_of is None:

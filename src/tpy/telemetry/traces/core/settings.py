@@ -14,6 +14,7 @@ import msgspec
 
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, Unsupported
+from tpy.telemetry.traces.core.setting import TENSORS, TIMESTAMPS, TraceSetting
 
 LEVEL: Final = "trace_level"
 RATE: Final = "trace_rate"
@@ -22,8 +23,6 @@ FREQUENCY: Final = "log_frequency"
 FILE: Final = "trace_file"
 MODE: Final = "trace_mode"
 
-TIMESTAMPS: Final = "TIMESTAMPS"
-TENSORS: Final = "TENSORS"
 OFF: Final = "OFF"
 
 _UINT32_MAX: Final = 2**32 - 1
@@ -34,16 +33,6 @@ Updates = Mapping[str, Sequence[str]]
 
 Changes = Mapping[str, frozenset[str] | int | None]
 """The new values of settings, by name; None clears."""
-
-
-class TraceSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """`levels` are of TIMESTAMPS and TENSORS, none: off. One request in `rate` is traced, `count` of them, -1: without end.
-    A file has `log_frequency` traces, 0: all of them."""
-
-    levels: frozenset[str] = frozenset()
-    rate: int = 1000
-    count: int = -1
-    log_frequency: int = 0
 
 
 class ActiveSetting:
