@@ -21,7 +21,7 @@ class TokenTexts:
     """The text of a token behind another one, and as the first, where it depends on nothing else.
 
     To decode is an inference of OpenVINO's, which takes some 250 us, more than all else between two steps of an engine with one
-    sequence. It is needed for tokens that are no text of their own: parts of a character, and a special one at the beginning.
+    sequence. It is needed for parts of a character, and for a special token at the beginning.
     """
 
     __slots__ = ("_behind", "_first")

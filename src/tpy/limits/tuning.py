@@ -45,8 +45,8 @@ LEARN_NS_MIN: Final = 2 * NS_PER_MS
 twenty microseconds, 1 % of this. Clients that come together are still seen within some ten of these."""
 
 SPLIT_NS_MIN: Final = NS_PER_MS
-"""A batch that takes less is neither split nor tried with half its size: what else the machine does meanwhile matters more for its
-time than its size. Small batches are sent when few clients are there, and look quick for that reason."""
+"""A batch that takes less is neither split nor tried with half its size: what else the machine does meanwhile matters more to
+its time than its size. Small batches are sent when few clients are there, and look quick for that reason."""
 
 COMPANY_MEMORY: Final = 4
 """Replays that the number of rows to wait for is the mean of: with few of them it follows a changed number of clients."""
