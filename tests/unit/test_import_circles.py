@@ -48,23 +48,20 @@ def source_of(modules: Modules, module: str, node: ast.ImportFrom) -> str:
     return ".".join([*parts, *([node.module] if node.module else [])])
 
 
-def is_handed_on(tree: ast.Module) -> set[int]:
-    """The imports at the top of a package's front: who takes a name from there imports it, and not the front."""
-    tops = [*tree.body, *(each for node in tree.body if isinstance(node, ast.If) for each in node.body)]
-    return {id(node) for node in tops} if getattr(tree, "is_package", False) else set()
-
-
 def imports_of(modules: Modules, module: str) -> Iterator[str]:
-    """The modules that one imports."""
+    """The modules that one imports. What the front of a package only hands on is not the front's import, but that of whoever
+    takes it from there."""
     tree = modules[module]
-    handed_on = is_handed_on(tree)
+    is_front = getattr(tree, "is_package", False)
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for node in ast.walk(tree):
-        if id(node) in handed_on:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
+        names = [alias for alias in node.names if not is_front or (alias.asname or alias.name).partition(".")[0] in used]
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in modules)
-        elif isinstance(node, ast.ImportFrom) and (source := source_of(modules, module, node)) in modules:
-            yield from (origin(modules, source, alias.name) for alias in node.names)
+            yield from (alias.name for alias in names if alias.name in modules)
+        elif (source := source_of(modules, module, node)) in modules:
+            yield from (origin(modules, source, alias.name) for alias in names)
 
 
 def circles(modules: Modules) -> list[list[str]]:
@@ -132,3 +129,11 @@ def test_a_circle_is_found(tmp_path: Path, back: str) -> None:
     assert circles(modules_in(tmp_path)) == []
     (house / "ground.py").write_text(f"{back}\n\nclass Ground: ...\n")
     assert circles(modules_in(tmp_path)) == [["house.ground", "house.roof", "house.walls"]]
+
+
+def test_a_front_that_uses_what_it_imports_is_part_of_a_circle(tmp_path: Path) -> None:
+    house = tmp_path / "house"
+    house.mkdir()
+    (house / "__init__.py").write_text("from house.roof import Roof\n\nNEEDS = 1\n\ndef create() -> Roof:\n    return Roof()\n")
+    (house / "roof.py").write_text("from house import NEEDS\n\nclass Roof: ...\n")
+    assert circles(modules_in(tmp_path)) == [["house", "house.roof"]]
