@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     names, control = arguments[: arguments.index(TEMPLATE)], int(arguments[arguments.index(TEMPLATE) + 1])
     for name in names:
-        frontends()[name].load()
+        frontends()[name].load_all()
     os.set_inheritable(control, False)
     forked = serve_orders(socket.socket(fileno=control))
     if forked is None:

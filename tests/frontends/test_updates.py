@@ -23,6 +23,7 @@ from tpy.backend import ExecutionBatch, ExecutionResult, InstancePlacement, Mode
 from tpy.config.model_config import ModelInput, ModelOutput, SequenceBatching
 from tpy.frontends.grpc import codec as grpc_codec
 from tpy.frontends.http import codec as http_codec
+from tpy.frontends.http import generate
 from tpy.messages import DataType, IndexEntry, ModelState, Tensor
 from tpy.services import Services
 
@@ -158,7 +159,7 @@ async def serve(r: Rig, directory: Path, labels: str, **changes: object) -> None
     ("ask", "module", "decode", "before", "after"),
     [
         (http_infer, http_codec, "parse_infer", "1.000000:0:cat", "2.000000:1:green"),
-        (http_generate, http_codec, "parse_generate", "[1.0, 0.0]", "[0.0, 2.0]"),
+        (http_generate, generate, "parse_generate", "[1.0, 0.0]", "[0.0, 2.0]"),
         (grpc_unary, grpc_codec, "decode_request", "1.000000:0:cat", "2.000000:1:green"),
         (grpc_stream, grpc_codec, "decode_request", "1.000000:0:cat", "2.000000:1:green"),
     ],

@@ -32,6 +32,7 @@ from tpy.recording import recording_file
 from tpy.recording.core.entries import RecordedRequest
 from tpy.recording.core.file_format import RecordingReader
 from tpy.recording.recorder import Recorder, recording
+from tpy.services import NoRecordings
 from tpy.units import NS_PER_S
 
 from .reading import read_recording
@@ -326,7 +327,7 @@ async def test_a_full_disk_ends_the_recording_and_leaves_whole_entries(
 
 async def test_refusals(hall: Hall, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="start it with --recording-directory"):
-        await Recorder(None, hall.clock, "triton", frozenset()).change(RecordingOptions())
+        await NoRecordings().change(RecordingOptions())
     for options, text in (
         (RecordingOptions(models=()), "a recording needs models"),
         (RecordingOptions(models=("",)), "a recording needs models"),

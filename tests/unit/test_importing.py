@@ -199,3 +199,20 @@ def test_a_server_with_one_model_starts_in_little_cpu_time(repository: Path) -> 
 
 def test_an_idle_server_has_little_memory(tmp_path: Path) -> None:
     assert _started(tmp_path)[1] <= MEMORY_MB_MAX
+
+
+_LOAD = """
+import sys
+from tpy.frontends.table import frontends
+for name in ("http", "grpc"):
+    frontends()[name].{load}()
+print({{"quart", "tpy.frontends.grpc.control", "tpy.frontends.http.app"}} <= sys.modules.keys())
+"""
+
+
+@pytest.mark.parametrize(("load", "shares"), [("load", "False"), ("load_all", "True")])
+def test_processes_that_are_forked_share_what_is_imported_late(load: str, shares: str) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", _LOAD.format(load=load)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert found.stdout.strip() == shares

@@ -92,6 +92,7 @@ class Frontend:
     `tpy serve`, and the `switch` among them, which is false where the port is not served; "": its options say that.
     `engine_only`: served by the server's own process, with --frontend-processes too. `until_drained`, too: served until the other
     ports have drained. `checks_access`: --auth-config holds there; where it does not, both are refused together.
+    `late` are modules that it imports when they are first needed, and that processes which are forked share.
     `starting_module` has a `serve_health` that answers at the port until the models of the start have loaded; "": the port is
     closed until then.
     `platform` reads the environment that a platform makes for its containers: values of flags, of any, by name; they count where
@@ -105,6 +106,7 @@ class Frontend:
     engine_only: bool = False
     until_drained: bool = False
     starting_module: str = ""
+    late: Sequence[str] = ()
     platform: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda environment: {}
     checks_access: bool = False
 
@@ -116,6 +118,13 @@ class Frontend:
             raise Unavailable(
                 f"the frontend '{self.name}' cannot be loaded from {self.module}: {type(error).__name__}: {error}"
             ) from error
+
+    def load_all(self) -> None:
+        """Import the implementation, and what that would import later, for all processes that are forked from this one. Raises
+        Unavailable when the implementation cannot be imported, ImportError for the rest."""
+        self.load()
+        for name in self.late:
+            import_module(name)
 
     def load_starting(self) -> Starting | None:
         """Import what answers until the models of the start have loaded; None: nothing does."""

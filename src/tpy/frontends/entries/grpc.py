@@ -114,6 +114,7 @@ FRONTEND = Frontend(
     name="gRPC",
     service="GRPCInferenceService",
     module="tpy.frontends.grpc.frontend",
+    late=("tpy.frontends.grpc.own_services",),
     switch="allow-grpc",
     flags=_FLAGS,
     checks_access=True,

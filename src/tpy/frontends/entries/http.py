@@ -59,6 +59,7 @@ FRONTEND = Frontend(
     service="HTTPService",
     module="tpy.frontends.http.frontend",
     starting_module="tpy.frontends.http.starting",
+    late=("tpy.frontends.http.app",),
     switch="allow-http",
     flags=_FLAGS,
     checks_access=True,

@@ -421,7 +421,7 @@ class Http1Connection:
             with trio.move_on_after(pause_s):
                 await self._wake.wait()
             # An answer that comes soon needs no probe, which some clients do not expect.
-            may_probe = pause_s >= _PROBE_AFTER_S and self._is_busy() and not replies.closing
+            may_probe = pause_s >= _PROBE_AFTER_S and self._is_busy() and not replies.closing and not self._answers_soon()
             if may_probe and not probed and replies.owed and not replies.blocked and replies.head_version == "1.1":
                 probe = CONTINUE if self._exchange is None else self._exchange.probe()
                 if probe is not None:
@@ -430,6 +430,10 @@ class Http1Connection:
             if self._wire.is_broken():
                 self._scope.cancel()
             pause_s = min(2 * pause_s, _PROBE_PAUSE_S_MAX)
+
+    def _answers_soon(self) -> bool:
+        """Returns True while the port answers itself, or imports its application."""
+        return self._alone is not None and self._exchange is None
 
     async def _linger(self) -> None:
         """Let the peer read our refusal: closing over unread bytes would reset the connection."""
