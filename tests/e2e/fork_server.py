@@ -48,6 +48,8 @@ _IMPORTED = {
         "tpy.cli.serve_options",
         "tpy.cli.serve_target",
         "tpy.frontends.grpc.frontend",
+        "tpy.frontends.grpc.own_services",
+        "tpy.frontends.http.app",
         "tpy.frontends.http.frontend",
         "tpy.frontends.http.starting",
         "tpy.frontends.management",
@@ -71,8 +73,8 @@ _IMPORTED = {
         "tritonclient.http",
     ),
 }
-"""The modules that a server imports until it serves, and those of what pages of the documentation have run; and with them all
-others."""
+"""The modules that a server imports until it serves, or for its first requests, and those of what pages of the documentation have
+run; and with them all others."""
 
 _REQUEST_BYTES_MAX = 1 << 20
 _ROOT = Path(__file__).parents[2]

@@ -1,6 +1,6 @@
 """Guards the parts of Hypercorn that we lean on and that it does not promise.
 
-Read quart_bridge.py, port.py and serving.py before changing this.
+Read quart_bridge.py and application.py before changing this.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def test_http_stream_is_built_and_fed_as_we_do() -> None:
 
 
 def test_the_task_group_is_a_nursery() -> None:
-    assert parameters(TaskGroup.spawn) == ["self", "func", "args"]
-    assert "start_soon" in inspect.getsource(TaskGroup.spawn)
+    assert parameters(TaskGroup.spawn_app) == ["self", "app", "config", "scope", "send"]
+    assert "start_soon" in inspect.getsource(TaskGroup.spawn_app)
+    assert "open_nursery" in inspect.getsource(TaskGroup.__aenter__)
     assert WorkerContext(None)
 
 
