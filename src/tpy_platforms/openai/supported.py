@@ -40,7 +40,7 @@ _NEED_SETTINGS: Final = frozenset(("structured_outputs", "logprobs"))
 """Settings that mean something only to a model that reads it: as a parameter of the request it would be passed over."""
 
 
-_OWN: Final = frozenset(("skip_special_tokens",))
+_OWN: Final = frozenset(("skip_special_tokens", "add_special_tokens"))
 """Settings that this frontend gives by itself: only to models that are known to take them."""
 
 _VLLM: Final = "vllm"

@@ -11,7 +11,13 @@ from tpy_platforms.openai.supported import adapters_of, settings_for, takes_toke
 
 from .test_models import PLAIN, TRTLLM, VLLM
 
-SETTINGS = {"temperature": 0.5, "logit_bias": {}, "skip_special_tokens": False, "top_k": 3}
+SETTINGS = {
+    "temperature": 0.5,
+    "logit_bias": {},
+    "skip_special_tokens": False,
+    "add_special_tokens": False,
+    "top_k": 3,
+}
 LISTED = {"supported_parameters": "temperature, top_k,skip_special_tokens"}
 
 
