@@ -56,7 +56,9 @@ async def test_images_reach_the_engine_in_their_order(autojump_clock: trio.testi
 
 async def test_an_error_of_one_request_is_its_own(autojump_clock: trio.testing.MockClock) -> None:
     async with served() as here:
-        streams = [here.submit(each) for each in (asking("a", PNG), asking("<image>", b"x"), asking("<image>", PNG), asking("a b"))]
+        streams = [
+            here.submit(each) for each in (asking("a", PNG), asking("<image>", b"x"), asking("<image>", PNG), asking("a b"))
+        ]
         for stream in streams:
             await stream.ended.wait()
         assert [stream.error for stream in streams] == [

@@ -75,7 +75,9 @@ def test_any_bytes_are_images_or_refused(values: list[bytes]) -> None:
 
 
 def test_an_engine_without_images_refuses_them_by_name() -> None:
-    with pytest.raises(InvalidArgument, match="input 'image' is not supported by the model's engine: it generates text from text"):
+    with pytest.raises(
+        InvalidArgument, match="input 'image' is not supported by the model's engine: it generates text from text"
+    ):
         asked_of(1, {**texts("text_input", b"x"), **images(PNG)}, {})
     assert asked_of(1, {**texts("text_input", b"x"), **texts("image")}, {}).request.images == ()
 

@@ -20,3 +20,10 @@ def noise(seed: int, form: str = "PNG") -> bytes:
 def url_of(file: bytes, form: str = "png") -> str:
     """The image as a URL."""
     return f"data:image/{form};base64,{base64.b64encode(file).decode()}"
+
+
+def plain(shade: int) -> bytes:
+    """A file with an image of one shade, 0 to 255."""
+    file = io.BytesIO()
+    Image.new("L", (60, 60), shade).save(file, "PNG")
+    return file.getvalue()

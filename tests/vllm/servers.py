@@ -1,22 +1,38 @@
-"""vLLM's own server with OpenAI's API, to compare with."""
+"""Servers of these tests: ours with engines of vLLM, and vLLM's own with OpenAI's API, to compare with."""
 
 from __future__ import annotations
 
 import json
 import socket
 import subprocess
-from collections.abc import Iterator
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from openai import APIConnectionError, OpenAI
 
+from tests.e2e.server import ServerProcess
 from tests.e2e.waiting import wait_until
 from tests.vllm.place import ENVIRONMENT
 
 PYTHON = ENVIRONMENT / "bin" / "python"
 START_S = 200
+
+
+@contextmanager
+def our_server(repository: Path, names: Sequence[str], *flags: str) -> Iterator[ServerProcess]:
+    """A server with these models of the repository, which may fail. They are loaded one after another: an engine starts three
+    processes that import vLLM, and several at once take minutes on two processors."""
+    with ServerProcess("--model-control-mode=explicit", "--allow-openai=true", *flags, repositories=[repository]) as server:
+        for name in names:
+            try:
+                urllib.request.urlopen(f"http://{server.http}/v2/repository/models/{name}/load", b"{}", START_S).close()
+            except urllib.error.HTTPError as error:
+                error.close()
+        yield server
 
 
 def client_of(address: str) -> OpenAI:

@@ -22,7 +22,7 @@ from openai import BadRequestError, OpenAI
 from tests.e2e.server import ServerProcess
 from tests.e2e.waiting import wait_until
 from tests.vllm.place import ENVIRONMENT
-from tests.vllm.servers import PYTHON, client_of, vllms_server
+from tests.vllm.servers import PYTHON, client_of, our_server, vllms_server
 
 pytestmark = [
     pytest.mark.skipif(not any(ENVIRONMENT.glob("lib/python3*/site-packages/vllm")), reason="needs vLLM: make test-vllm"),
@@ -69,9 +69,7 @@ def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         folder.mkdir(parents=True)
         (repository / name / "config.pbtxt").write_text(CONFIG)
         (folder / "model.json").write_text(json.dumps(given))
-    with ServerProcess(
-        "--exit-on-error=false", "--strict-readiness=false", "--allow-openai=true", repositories=[repository]
-    ) as server:
+    with our_server(repository, list(arguments)) as server:
         yield server
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vllm.pictures import noise
+from tests.vllm.pictures import noise, plain
 from tpy.backend.engine import Engine, EngineRequest
 from tpy.errors import InvalidArgument
 from tpy.testing.engine_conformance import EngineUnderTest, RunningEngine
@@ -52,7 +52,9 @@ class TestVllm(ImageConformance):
                 "enable_prefix_caching": False,
                 "limit_mm_per_prompt": {"image": 2},
             }
-            return VllmEngine(EngineArguments(engine=arguments, adapters={}, logs_stats=False), "under test", pytest.fail, name="m")
+            return VllmEngine(
+                EngineArguments(engine=arguments, adapters={}, logs_stats=False), "under test", pytest.fail, name="m"
+            )
 
         return EngineUnderTest(
             create=create, prompt=lambda number: "a boat runs" + " over the river" * number, too_long="boat " * 200
@@ -61,7 +63,9 @@ class TestVllm(ImageConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def pictured(cls) -> Pictured:
-        return Pictured(prompt=PROMPT, prompt_of_two=PROMPT.replace("<image>", "<image> over <image>"), images=(noise(1), noise(2)))
+        return Pictured(
+            prompt=PROMPT, prompt_of_two=PROMPT.replace("<image>", "<image> over <image>"), images=(plain(0), plain(255))
+        )
 
     def test_its_tokens_count(self, running: RunningEngine) -> None:
         number = give(running, PROMPT, noise(1))

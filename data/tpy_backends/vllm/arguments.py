@@ -46,7 +46,9 @@ _WORDS_OF_IMAGES: Final = ("vision", "visual", "image", "img")
 
 _QWEN: Final = "<|vision_start|><|image_pad|><|vision_end|>"
 _PLACEHOLDERS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("llava", "llava_next", "llava_onevision", "idefics3", "smolvlm", "internvl_chat", "deepseek_vl_v2"), "<image>"),
+    **dict.fromkeys(
+        ("llava", "llava_next", "llava_onevision", "idefics3", "smolvlm", "internvl_chat", "deepseek_vl_v2"), "<image>"
+    ),
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), _QWEN),
     **dict.fromkeys(("phi3_v", "phi4mm"), "<|image_{number}|>"),
     **dict.fromkeys(("minicpmv", "minicpmo"), "(<image>./</image>)"),

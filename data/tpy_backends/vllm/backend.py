@@ -38,8 +38,8 @@ _TEMPLATES: Final = ("chat_template.jinja", "tokenizer_config.json")
 
 
 class VllmBackend:
-    """An `EngineBackend`, `EmbeddingBackend` and `ImageBackend`. vLLM is imported when a model is loaded, so that configurations are completed
-    at once."""
+    """An `EngineBackend`, `EmbeddingBackend` and `ImageBackend`. vLLM is imported when a model is loaded, so that configurations
+    are completed at once."""
 
     def __init__(self, settings: BackendSettings) -> None:
         self._settings = settings
@@ -65,8 +65,8 @@ class VllmBackend:
         return takes_images(arguments_of(context.version_directory))
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """The tokenizer's folder and the placeholder for images, for chats, and the longest sequence, as parameters, unless the configuration has them. Raises
-        TpyError."""
+        """The tokenizer's folder and the placeholder for images, for chats, and the longest sequence, as parameters, unless the
+        configuration has them. Raises TpyError."""
         config = context.config
         arguments = arguments_of(context.version_directory)
         found = {}

@@ -79,9 +79,7 @@ class _Sequence:
 class VllmEngine:
     """An `Engine`. Each sequence of a request is a request to vLLM: it refuses several of a greedy one."""
 
-    def __init__(
-        self, arguments: EngineArguments, version: str, lost: Callable[[str], None], *, name: str
-    ) -> None:
+    def __init__(self, arguments: EngineArguments, version: str, lost: Callable[[str], None], *, name: str) -> None:
         """`lost` is called, in any thread, when a process of vLLM's has ended by itself: if it was killed, vLLM does not notice,
         and a step that waits for it does not return. Raises InvalidArgument for arguments that vLLM refuses, Unavailable for
         whatever else keeps it from starting."""

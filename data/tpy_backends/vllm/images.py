@@ -23,8 +23,8 @@ def decoded(files: Sequence[bytes], decode: Callable[[bytes], _Decoded]) -> list
         if pixels > ENGINE_PIXELS_MAX:
             earlier = ", with those before it" if place > 1 else ""
             raise InvalidArgument(
-                f"'{IMAGE}': image {place} of {len(files)} has {width} x {height} pixels{earlier}, and those of a request may have "
-                f"{ENGINE_PIXELS_MAX} together"
+                f"'{IMAGE}': image {place} of {len(files)} has {width} x {height} pixels{earlier}, and those of a "
+                f"request may have {ENGINE_PIXELS_MAX} together"
             )
     found = []
     for place, file in enumerate(files, 1):

@@ -35,20 +35,20 @@ class ImageConformance(EngineFixtures):
 
     def test_the_answer_is_about_the_image(self, pictured: Pictured, running: RunningEngine) -> None:
         first, second = pictured.images
-        texts = [said(running, pictured.prompt, image) for image in (first, second, first)]
+        texts = [text_of(running, pictured.prompt, image) for image in (first, second, first)]
         assert texts[0] != texts[1]
         assert texts[0] == texts[2]
 
     def test_images_are_taken_in_their_order(self, pictured: Pictured, running: RunningEngine) -> None:
         first, second = pictured.images
-        texts = [said(running, pictured.prompt_of_two, *images) for images in ((first, second), (second, first))]
+        texts = [text_of(running, pictured.prompt_of_two, *images) for images in ((first, second), (second, first))]
         assert texts[0] != texts[1]
 
     def test_an_answer_does_not_depend_on_others(
         self, subject: EngineUnderTest, pictured: Pictured, running: RunningEngine
     ) -> None:
-        alone = [said(running, pictured.prompt, image) for image in pictured.images]
-        alone.append(said(running, subject.prompt(0)))
+        alone = [text_of(running, pictured.prompt, image) for image in pictured.images]
+        alone.append(text_of(running, subject.prompt(0)))
         numbers = [give(running, pictured.prompt, image) for image in pictured.images]
         numbers.append(give(running, subject.prompt(0)))
         running.finish()
@@ -65,7 +65,7 @@ class ImageConformance(EngineFixtures):
         with pytest.raises(InvalidArgument, match="no place for each of its 2 images"):
             give(running, pictured.prompt, *pictured.images)
         running.finish()
-        assert running.text(number) == said(running, pictured.prompt, pictured.images[0])
+        assert running.text(number) == text_of(running, pictured.prompt, pictured.images[0])
 
     def test_what_is_cancelled_says_nothing(self, pictured: Pictured, running: RunningEngine) -> None:
         gone, kept = (give(running, pictured.prompt, image) for image in pictured.images)
@@ -77,12 +77,10 @@ class ImageConformance(EngineFixtures):
 
 def give(running: RunningEngine, prompt: str, *images: bytes, n: int = 1, **sampling: Any) -> int:
     """Returns the number of the request."""
-    return running.give(
-        EngineRequest(id=0, prompt=prompt, images=images, n=n, max_tokens=8, sampling={**GREEDY, **sampling})
-    )
+    return running.give(EngineRequest(id=0, prompt=prompt, images=images, n=n, max_tokens=8, sampling={**GREEDY, **sampling}))
 
 
-def said(running: RunningEngine, prompt: str, *images: bytes) -> str:
+def text_of(running: RunningEngine, prompt: str, *images: bytes) -> str:
     """The answer to it alone."""
     number = give(running, prompt, *images)
     running.finish()

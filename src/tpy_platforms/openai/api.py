@@ -201,6 +201,8 @@ class OpenAiApi:
                 conversation = contents.conversation_of(body.messages, name, images=images)
                 messages = conversation.messages
                 if takes_chat:
+                    if body.continue_final_message:
+                        raise InvalidArgument(f"'continue_final_message': model '{name}' writes the prompt of a chat itself")
                     document = {"messages": messages, "tools": tools.offered} if tools.offered else messages
                     return write_long(document), conversation.images, tools, True
             template = template_of(name, parameters, self._template)
@@ -208,7 +210,11 @@ class OpenAiApi:
                 placeholder = parameters.get(contents.PLACEHOLDER, "")
                 messages = contents.for_template(messages, parts=template.takes_parts(), placeholder=placeholder)
             check = trio.from_thread.check_cancelled
+            if body.continue_final_message:
+                messages = contents.marked(messages)
             text = template.render(messages, tools.offered, check, body.template_variables)
+            if body.continue_final_message:
+                text = contents.open_ended(text)
             return text, conversation.images, tools, not tools.offered or template.takes_tools()
 
         with held(model):

@@ -15,6 +15,9 @@ from tpy_platforms.openai.requests import Message
 _URL: Final = "data:image/TYPE;base64,..."
 _TEXT: Final = "text"
 
+_MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "
+"""That of transformers. The space tells whether a template strips texts."""
+
 PLACEHOLDER: Final = "image_placeholder"
 """The parameter of a model with the text that stands for an image, for a chat template that takes only text. `{number}` in it is
 the image's, from 1 on."""
@@ -54,9 +57,7 @@ def conversation_of(messages: list[Message], model: str, *, images: bool) -> Con
     return Conversation(conversation, found_images)
 
 
-def _content_of(
-    parts: list[dict[str, Any]], at: int, model: str, images: list[str] | None
-) -> str | list[dict[str, Any]]:
+def _content_of(parts: list[dict[str, Any]], at: int, model: str, images: list[str] | None) -> str | list[dict[str, Any]]:
     """The texts of parts as one; with an image all as the parts that templates take, and the image is appended to `images`."""
     found: list[dict[str, Any]] = []
     for part in parts:
@@ -128,3 +129,28 @@ def _with_placeholders(text: str, placeholders: list[str]) -> str:
             raise InvalidArgument(f"a message has the placeholder '{each}' more often than it has images")
         missing += [each] * lacking
     return "\n".join([*missing, text] if text else missing)
+
+
+def marked(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with a mark at the end of the last one's text, for `open_ended`. Raises InvalidArgument for one without
+    text."""
+    last = messages[-1]
+    content = last["content"]
+    if isinstance(content, list) and content and content[-1]["type"] == _TEXT:
+        content = [*content[:-1], {"type": _TEXT, _TEXT: content[-1][_TEXT] + _MARK}]
+    elif isinstance(content, str) and content:
+        content += _MARK
+    else:
+        raise InvalidArgument("'continue_final_message' needs a last message that ends with text")
+    return [*messages[:-1], {**last, "content": content}]
+
+
+def open_ended(prompt: str) -> str:
+    """The prompt up to the mark: the model goes on there. Raises InvalidArgument where the template left it out."""
+    text, mark, _ = prompt.rpartition(_MARK)
+    if mark:
+        return text
+    text, mark, _ = prompt.rpartition(_MARK.strip())  # a template that strips texts
+    if not mark:
+        raise InvalidArgument("'continue_final_message': the chat template leaves the last message out, or changes it")
+    return text.rstrip()

@@ -83,6 +83,8 @@ class ChatRequest(Sampling, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=limits.OPENAI_LOGPROBS_MAX)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = False
     reasoning_effort: str | None = None
     functions: list[Any] | None = None
     function_call: str | dict[str, Any] | None = None
@@ -92,7 +94,8 @@ class ChatRequest(Sampling, kw_only=True):
     def template_variables(self) -> dict[str, Any]:
         """The variables of the chat template that the client sets."""
         effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
-        return {**effort, **(self.chat_template_kwargs or {})}
+        asks = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
+        return {**effort, "add_generation_prompt": asks, **(self.chat_template_kwargs or {})}
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
@@ -126,6 +129,7 @@ _NO_SETTINGS = frozenset(
         *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format", "user", "store"),
         *("metadata", "service_tier", "modalities", "prediction", "reasoning_effort", "verbosity", "safety_identifier"),
         *("prompt_cache_key", "max_tokens", "max_completion_tokens", "chat_template_kwargs"),
+        *("add_generation_prompt", "continue_final_message"),
     }
 )
 """Members that are not given to the model as they are: they mean something here, to OpenAI's service, or to the template."""
@@ -220,6 +224,8 @@ def check(request: CompletionRequest | ChatRequest) -> None:
     if isinstance(request, ChatRequest):
         if request.top_logprobs and not request.logprobs:
             raise InvalidArgument("'top_logprobs' can only be used when 'logprobs' is true")
+        if request.continue_final_message and request.add_generation_prompt:
+            raise InvalidArgument("'continue_final_message' and 'add_generation_prompt' exclude each other")
         if request.functions:
             raise InvalidArgument("'functions' is not supported: use 'tools'")
         if request.function_call not in (None, "none"):

@@ -205,9 +205,7 @@ def _is_content(node: nodes.Node | None, names: Set[str]) -> bool:
         node = node.node
     if isinstance(node, nodes.Getitem):
         return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
-    return (isinstance(node, nodes.Getattr) and node.attr == "content") or (
-        isinstance(node, nodes.Name) and node.name in names
-    )
+    return (isinstance(node, nodes.Getattr) and node.attr == "content") or (isinstance(node, nodes.Name) and node.name in names)
 
 
 def _environment() -> jinja2.Environment:

@@ -179,7 +179,9 @@ def test_what_is_refused_is_named(served: Served, prompt: str, sampling: dict[st
 
 
 def test_inputs_that_the_engine_cannot_use_are_refused(served: Served) -> None:
-    assert answer(served, served.ask("word", text("embedding_request", "x"))).startswith("input 'embedding_request' is not supported")
+    assert answer(served, served.ask("word", text("embedding_request", "x"))).startswith(
+        "input 'embedding_request' is not supported"
+    )
     assert answer(served, served.ask("word", images(image(2, 2)))) == "model 'm' takes no images"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tpy.errors import InvalidArgument
-from tpy_platforms.openai.contents import conversation_of, for_template
+from tpy_platforms.openai.contents import conversation_of, for_template, marked, open_ended
 from tpy_platforms.openai.requests import Message
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "low"}}
@@ -84,3 +84,31 @@ def test_placeholders_that_a_client_writes_count() -> None:
     assert contents(Message(role="user", content=[say("is <image> red"), IMAGE]), placeholder="<image>") == ["is <image> red"]
     with pytest.raises(InvalidArgument, match="a message has the placeholder '<image>' more often than it has images"):
         contents(Message(role="user", content=[say("<image> or <image>"), IMAGE]), placeholder="<image>")
+
+
+@pytest.mark.parametrize(
+    ("content", "template", "expected"),
+    [
+        ("It is ", "{}<|im_end|>", "It is "),
+        ("It is ", "{}.strip<|im_end|>", "It is"),
+        ("end", "<|im_end|>{}<|im_end|>end", "<|im_end|>end"),
+        ([say("no"), say("It is")], "{}<end>", "noIt is"),
+    ],
+)
+def test_a_prompt_may_end_in_the_last_message(content: Any, template: str, expected: str) -> None:
+    (message,) = marked([{"role": "assistant", "content": content}])
+    texts = message["content"]
+    text = texts if isinstance(texts, str) else "".join([part["text"] for part in texts])
+    text = text.strip() if ".strip" in template else text
+    assert open_ended(template.replace(".strip", "").format(text)) == expected
+
+
+@pytest.mark.parametrize("content", [None, "", [], [say("a"), {"type": "image"}]])
+def test_a_last_message_without_text_is_refused(content: Any) -> None:
+    with pytest.raises(InvalidArgument, match="'continue_final_message' needs a last message that ends with text"):
+        marked([{"role": "assistant", "content": content}])
+
+
+def test_a_template_that_leaves_the_last_message_out_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="the chat template leaves the last message out"):
+        open_ended("assistant: It is")

@@ -51,6 +51,8 @@ def test_models_that_get_tokens() -> None:
     names = {"supported_parameters": "prompt_token_ids"}
     found = [takes_tokens(VLLM, each, has_tokenizer=own) for each in ({}, LISTED, names) for own in (False, True)]
     assert found == [True, False, False, False, True, True]
+    ours = msgspec.structs.replace(VLLM, platform="vllm")
+    assert takes_tokens(ours, {}, has_tokenizer=True), "it takes them, and a text of them may have others"
     assert not takes_tokens(PLAIN, names, has_tokenizer=False)
 
 

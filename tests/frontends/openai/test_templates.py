@@ -111,7 +111,10 @@ def test_a_tokenizer_that_is_no_good_is_read_once_until_it_changes(tmp_path: Pat
         ("{% set content = message.content %}{% for part in content %}{{ part.text }}{% endfor %}", True),
         ("{% set found = message.content %}{% for part in found %}{{ part.text }}{% endfor %}", True),
         ("{% macro show(given) %}{% for part in given %}{{ part }}{% endfor %}{% endmacro %}{{ show(message.content) }}", True),
-        ("{% macro show(given) %}{% for part in given %}{{ part }}{% endfor %}{% endmacro %}{{ show(given=message.content) }}", True),
+        (
+            "{% macro show(given) %}{% for part in given %}{{ part }}{% endfor %}{% endmacro %}{{ show(given=message.content) }}",
+            True,
+        ),
         ("{% macro show(given) %}{% for part in given %}{{ part }}{% endfor %}{% endmacro %}{{ show(tools) }}", False),
         ("{{ message.content }}", False),
         ("{{ message.content }}{% for tool in tools %}{{ tool }}{% endfor %}", False),

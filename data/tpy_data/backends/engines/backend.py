@@ -67,9 +67,7 @@ class ServedEngines:
 class ServedEngineModel:
     """A `LoadedModel`."""
 
-    def __init__(
-        self, context: ModelContext, model: EngineModel, limit_s: float, *, embeds: bool, takes_images: bool
-    ) -> None:
+    def __init__(self, context: ModelContext, model: EngineModel, limit_s: float, *, embeds: bool, takes_images: bool) -> None:
         self._context = context
         self._model = model
         self._limit_s = limit_s

@@ -139,8 +139,9 @@ def asked_of(number: int, inputs: Inputs, parameters: Parameters, *, takes_image
 
 
 def cost_of(inputs: Inputs, parameters: Parameters, longest: int = 0) -> Cost:
-    """The room that the request needs, by an estimate of the tokens of its prompt and images, and `max_tokens` of each sequence, which has
-    `longest` at most (0: not known). Quick, whatever the request is. Raises InvalidArgument for settings that are wrong."""
+    """The room that the request needs, by an estimate of the tokens of its prompt and images, and `max_tokens` of each sequence,
+    which has `longest` at most (0: not known). Quick, whatever the request is. Raises InvalidArgument for settings that are
+    wrong."""
     if bytes_in(inputs, REQUEST):
         return embedding_cost(inputs, longest)
     of_images = count_of(inputs) * ENGINE_TOKENS_PER_IMAGE
