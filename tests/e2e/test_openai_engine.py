@@ -209,6 +209,8 @@ def test_adapters_are_models(client: OpenAI) -> None:
         ("engine_lora_sql", "engine"),
         ("engine_lora_poems", "engine"),
         ("modest", None),
+        ("parts", None),
+        ("placed", None),
         ("still", None),
         ("still_lora_own", "still"),
     ]
