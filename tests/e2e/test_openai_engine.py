@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -316,3 +317,10 @@ def test_a_model_that_does_not_support_structured_outputs(client: OpenAI) -> Non
 def test_settings_without_effect_need_no_support(client: OpenAI) -> None:
     found = settings_of(client, "modest", presence_penalty=0, top_p=1, logit_bias={}, temperature=1)
     assert found == {"temperature": 1, "max_tokens": 1000}
+
+
+def test_large_images(client: OpenAI) -> None:
+    url = "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 8_000).decode()
+    parts: Any = [{"type": "text", "text": "x"}, *[{"type": "image_url", "image_url": {"url": url}}] * 2]
+    found = client.chat.completions.create(model="placed", messages=[{"role": "user", "content": parts}], max_tokens=8)
+    assert found.choices[0].message.content == "<1>\n<2>\nx ['AAECAwQFBgcI"

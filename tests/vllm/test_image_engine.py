@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from tpy.testing.image_conformance import ImageConformance, Pictured, give
 from tpy_backends.vllm.arguments import EngineArguments
 
 pytest.importorskip("vllm")
+LlavaConfig = pytest.importorskip("transformers").LlavaConfig
 
 PROMPT = "[CLS] User: <image> the red boat <end_of_utterance> Assistant:"
 
@@ -87,3 +89,13 @@ class TestVllm(ImageConformance):
         running.finish()
         assert running.text(number)
         assert running.text(after)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is not None, reason="torchvision is installed")
+def test_a_model_that_needs_torchvision_says_so(tmp_path: Path) -> None:
+    from tpy_backends.vllm.engine import VllmEngine
+
+    LlavaConfig(architectures=["LlavaForConditionalGeneration"]).save_pretrained(tmp_path)
+    arguments = EngineArguments(engine={"model": str(tmp_path), "dtype": "float32"}, adapters={}, logs_stats=False)
+    with pytest.raises(InvalidArgument, match="most models that take images need torchvision, in the build for the installed"):
+        VllmEngine(arguments, "under test", pytest.fail, name="m")
