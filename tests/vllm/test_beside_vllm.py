@@ -181,6 +181,7 @@ COMPLETIONS: dict[str, dict[str, Any]] = {
     "logprobs": {"prompt": "The capital of France is", "logprobs": 2},
     "stop": {"prompt": "1, 2, 3,", "stop": "7", "max_tokens": 40},
     "choices": {"prompt": ["Once", "The"], "n": 2, "temperature": 0.8, "seed": 7},
+    "cut": {"prompt": "1, 2, 3, 4, 5, 6, 7, 8, 9", "truncate_prompt_tokens": 6},
     "ignore_eos": {"prompt": "The end.", "ignore_eos": True},
 }
 

@@ -110,8 +110,16 @@ def test_answers_are_those_of_vllms_own_server(client: OpenAI, models: Path, tmp
         {"input": "blue", "dimensions": 16},
         {"input": "[CLS] city"},
         {"input": "blue", "extra_body": {"use_activation": False}},
+        {"input": "the red boat runs over the river", "extra_body": {"truncate_prompt_tokens": 4}},
+        {"input": [[4, 5, 6, 7, 8]], "extra_body": {"truncate_prompt_tokens": 3}},
+        {"input": "blue " * 100, "extra_body": {"truncate_prompt_tokens": -1}},
     ]
-    refused: list[dict[str, Any]] = [{"input": "blue", "dimensions": 17}, {"input": "blue " * 100}, {"input": [1000]}]
+    refused: list[dict[str, Any]] = [
+        {"input": "blue", "dimensions": 17},
+        {"input": "blue " * 100},
+        {"input": [1000]},
+        {"input": "blue", "extra_body": {"truncate_prompt_tokens": 100}},
+    ]
     with vllms_server("encoder", {**ARGUMENTS, "model": str(models / "encoder")}, tmp_path) as other:
         for ask in asks:
             ours, theirs = (each.embeddings.create(model="encoder", **ask) for each in (client, other))
@@ -138,7 +146,7 @@ def test_numbers_may_come_as_base64(client: OpenAI, server: ServerProcess) -> No
 def test_what_cannot_be_done_is_refused_with_its_name(client: OpenAI, server: ServerProcess) -> None:
     for ask, error in (
         ({"dimensions": 17}, "only supports Matryoshka dimensions"),
-        ({"extra_body": {"truncate_prompt_tokens": 3}}, "'truncate_prompt_tokens' is not supported by backend vllm"),
+        ({"extra_body": {"normalize": True}}, "'normalize' is not supported by backend vllm"),
     ):
         with pytest.raises(BadRequestError, match=re.escape(error)):
             client.embeddings.create(model="encoder", input="blue", **ask)  # type: ignore[arg-type]  # members by name

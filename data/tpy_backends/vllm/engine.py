@@ -27,11 +27,11 @@ from tpy.echo import echo
 from tpy.errors import Internal, InvalidArgument, Unavailable
 from tpy_backends.vllm.arguments import EngineArguments, takes_images
 from tpy_backends.vllm.images import decoded
-from tpy_backends.vllm.pooling import pooling_arguments
+from tpy_backends.vllm.pooling import TRUNCATION, pooling_arguments
 from tpy_backends.vllm.sampling import adapter_of, sampling_arguments
 from tpy_data.exception_text import exception_text
 from tpy_data.generation.core.structure import structure_of
-from tpy_data.generation.core.values import flag
+from tpy_data.generation.core.values import flag, whole
 
 _LOGS_OF_STATISTICS: Final = "vllm.v1.metrics.loggers"
 _BAD_VALUE: Final = (VLLMClientError, ValueError, TypeError, OverflowError, NotImplementedError)
@@ -261,18 +261,35 @@ class VllmEngine:
         return self._statistics
 
     def _tokens_of(self, request: EngineRequest) -> list[int]:
+        most = self._truncation_of(request)
         if request.prompt_token_ids is not None:
             largest = max(request.prompt_token_ids)
             if largest >= self._vocabulary:
                 raise InvalidArgument(f"'prompt_token_ids' has the token {largest}, the model knows {self._vocabulary}")
-            return list(request.prompt_token_ids)
+            given = list(request.prompt_token_ids)
+            if most is None or len(given) <= most:
+                return given
+            return given[-most:] if self._tokenizer.truncation_side == "left" else given[:most]
         # A chat template has written the beginning of the text already; an embedding is made without one.
         is_begun = request.pooling is None and self._bos_text != "" and request.prompt.startswith(self._bos_text)
         asked = flag(request.sampling, "add_special_tokens", default=not is_begun)
-        tokens: list[int] = self._tokenizer.encode(request.prompt, add_special_tokens=asked)
+        truncation = {} if most is None else {"truncation": True, "max_length": most}
+        tokens: list[int] = self._tokenizer.encode(request.prompt, add_special_tokens=asked, **truncation)
         if not tokens:
             raise InvalidArgument("the prompt is empty")
         return tokens
+
+    def _truncation_of(self, request: EngineRequest) -> int | None:
+        """The most tokens that the request wants its prompt to have; -1 is as many as the model takes. None: all."""
+        settings = request.sampling if request.pooling is None else request.pooling
+        value = settings.get(TRUNCATION)
+        if value is None:
+            return None
+        most = self._longest - 1 if request.pooling is None else self._longest
+        found = whole({TRUNCATION: value}, TRUNCATION, -1, -1, most)
+        if not found:
+            raise InvalidArgument(f"'{TRUNCATION}' must be -1, or an integer from 1 to {most}, got 0")
+        return most if found < 0 else found
 
     def _abort(self, names: Iterable[str]) -> None:
         known = [name for name in names if self._open.pop(name, None) is not None]

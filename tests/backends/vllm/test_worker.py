@@ -191,6 +191,18 @@ def test_special_tokens_may_be_left_out(served: Served) -> None:
     assert "'add_special_tokens' must be true or false" in answer(served, served.ask("word", add_special_tokens="no"))
 
 
+def test_a_prompt_may_be_cut(served: Served) -> None:
+    def tokens(prompt: str, most: object, **sampling: Any) -> Any:
+        return json.loads(answer(served, served.ask(prompt, truncate_prompt_tokens=most, **sampling)))["tokens"]
+
+    assert tokens("a bb ccc", 2) == [1, 1]
+    assert tokens("a bb ccc", None) == [1, 1, 2, 3]
+    assert len(tokens("word " * 30, -1)) == 19
+    assert tokens("", 2, prompt_token_ids=[5, 6, 7]) == [6, 7]
+    said = answer(served, served.ask("word", truncate_prompt_tokens=20))
+    assert said == "'truncate_prompt_tokens' must be a number from -1 to 19, got 20"
+
+
 def test_images_cross_to_vllm(tmp_path: Path, environment: Path) -> None:
     served = Served(tmp_path, environment, model="seer")
     try:
@@ -246,11 +258,15 @@ def test_embeddings_cross_to_vllm_and_back(tmp_path: Path, environment: Path) ->
         for document, settings, error in (
             ("word", {"dimensions": 4}, "the engine refuses the request: only supports dimensions in range"),
             ("word", {"dimensions": 0}, "'dimensions' must be a number from 1 to"),
-            ("word", {"truncate_prompt_tokens": 3}, "'truncate_prompt_tokens' is not supported by backend vllm for embeddings"),
+            ("word", {"normalize": True}, "'normalize' is not supported by backend vllm for embeddings"),
+            ("word", {"truncate_prompt_tokens": 21}, "'truncate_prompt_tokens' must be a number from -1 to 20, got 21"),
+            ("word", {"truncate_prompt_tokens": 0}, "'truncate_prompt_tokens' must be -1, or an integer from 1 to 20, got 0"),
             ("word " * 20, {}, "the prompt has 21 tokens, at most 20 are taken"),
             ([100], {}, "'prompt_token_ids' has the token 100, the model knows 100"),
         ):
             assert answer(served, served.embed(document, settings)).startswith(error)
+        assert json.loads(answer(served, served.embed("a bb ccc dddd", {"truncate_prompt_tokens": 3}))) == [4.0]
+        assert json.loads(answer(served, served.embed([2] * 30, {"truncate_prompt_tokens": -1}))) == [40.0]
         assert answer(served, served.ask("word")).startswith("input 'embedding_request' is missing: the model gives embeddings")
     finally:
         served.close()

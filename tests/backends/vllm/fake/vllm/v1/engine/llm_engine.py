@@ -31,9 +31,11 @@ class Vector:
 
 class Tokenizer:
     bos_token = "<s>"
+    truncation_side = "left"
 
-    def encode(self, text, add_special_tokens):
-        return [1] * add_special_tokens + [len(word) for word in text.split()]
+    def encode(self, text, add_special_tokens, truncation=False, max_length=None):
+        tokens = [1] * add_special_tokens + [len(word) for word in text.split()]
+        return tokens[:max_length] if truncation else tokens
 
 
 def rendered(prompts, skip_mm_cache=False):
