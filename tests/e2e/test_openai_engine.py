@@ -35,6 +35,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
         "{% for message in messages %}{% for part in message.content %}[{{ part.type }} {{ part.text }}]{% endfor %}{% endfor %}"
     )
     add_engine(repository, "parts", chat_template=loop)
+    add_engine(repository, "texts", chat_template="{% for message in messages %}{{ 'a' + message.content }}{% endfor %}")
     with ServerProcess("--allow-openai=true", "--openai-default-max-tokens=1000", repositories=[repository]) as server:
         base = f"http://{server.address('OpenAI HTTPService')}/v1"
         with OpenAI(base_url=base, api_key="none", max_retries=0) as opened:
@@ -214,6 +215,7 @@ def test_adapters_are_models(client: OpenAI) -> None:
         ("placed", None),
         ("still", None),
         ("still_lora_own", "still"),
+        ("texts", None),
     ]
     assert listed == expected
     assert client.models.retrieve("engine_lora_sql").id == "engine_lora_sql"
@@ -242,6 +244,10 @@ def test_a_template_gets_images_as_it_takes_contents(client: OpenAI) -> None:
     found = [
         client.chat.completions.create(model=name, messages=messages).choices[0].message.content for name in ("placed", "parts")
     ]
+    with pytest.raises(
+        BadRequestError, match=r"refuses the messages: .*\. If it takes only text, the model needs .* 'image_placeholder'"
+    ):
+        client.chat.completions.create(model="texts", messages=messages)
     assert found == ["a<1>\nx ['aGk=']", "[text a][text x][image ] ['aGk=']"]
 
 

@@ -206,13 +206,16 @@ class OpenAiApi:
                     document = {"messages": messages, "tools": tools.offered} if tools.offered else messages
                     return write_long(document), conversation.images, tools, True
             template = template_of(name, parameters, self._template)
+            advice = ""
             if images:
-                placeholder = parameters.get(contents.PLACEHOLDER, "")
-                messages = contents.for_template(messages, parts=template.takes_parts(), placeholder=placeholder)
+                parts, placeholder = template.takes_parts(), parameters.get(contents.PLACEHOLDER, "")
+                messages = contents.for_template(messages, parts=parts, placeholder=placeholder)
+                if conversation.images and not parts and not placeholder:
+                    advice = f". If it takes only text, the model needs the parameter '{contents.PLACEHOLDER}'"
             check = trio.from_thread.check_cancelled
             if body.continue_final_message:
                 messages = contents.marked(messages)
-            text = template.render(messages, tools.offered, check, body.template_variables)
+            text = template.render(messages, tools.offered, check, body.template_variables, advice=advice)
             if body.continue_final_message:
                 text = contents.open_ended(text)
             return text, conversation.images, tools, not tools.offered or template.takes_tools()

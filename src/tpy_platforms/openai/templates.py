@@ -41,8 +41,11 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
         tools: Sequence[Mapping[str, Any]] | None,
         check_cancelled: Callable[[], object] = lambda: None,
         more: Mapping[str, Any] | None = None,
+        *,
+        advice: str = "",
     ) -> str:
-        """The prompt that asks for the next message of the assistant; `more` are further variables of the template.
+        """The prompt that asks for the next message of the assistant; `more` are further variables of the template, `advice` ends
+        the text of a refusal.
         `check_cancelled` is called all the time, and may raise. Raises InvalidArgument for messages that the template refuses, or
         takes too long for, and Unsupported for an invalid template."""
         try:
@@ -54,7 +57,7 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
                 given = {"documents": None, "add_generation_prompt": True, **self.tokens, **(more or {})}
                 return template.render({**given, "messages": messages, "tools": tools})
         except _REFUSALS as error:
-            raise InvalidArgument(f"the chat template refuses the messages: {echo(str(error))}") from None
+            raise InvalidArgument(f"the chat template refuses the messages: {echo(str(error))}{advice}") from None
 
     def takes_tools(self) -> bool:
         """Returns True if the template does something with tools."""
