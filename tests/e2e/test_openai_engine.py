@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,6 +30,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     ModelFolder(repository, "modest").file("1/multi_lora.json", "not JSON")
     add_engine(repository, "still", supported_parameters="max_tokens", lora_adapters=" own ")
     ModelFolder(repository, "still").file("1/multi_lora.json", '{"other": "/adapters/other"}')
+    add_engine(repository, "placed", image_placeholder="<{number}>")
+    loop = (
+        "{% for message in messages %}{% for part in message.content %}[{{ part.type }} {{ part.text }}]{% endfor %}{% endfor %}"
+    )
+    add_engine(repository, "parts", chat_template=loop)
+    add_engine(repository, "texts", chat_template="{% for message in messages %}{{ 'a' + message.content }}{% endfor %}")
     with ServerProcess("--allow-openai=true", "--openai-default-max-tokens=1000", repositories=[repository]) as server:
         base = f"http://{server.address('OpenAI HTTPService')}/v1"
         with OpenAI(base_url=base, api_key="none", max_retries=0) as opened:
@@ -204,8 +211,11 @@ def test_adapters_are_models(client: OpenAI) -> None:
         ("engine_lora_sql", "engine"),
         ("engine_lora_poems", "engine"),
         ("modest", None),
+        ("parts", None),
+        ("placed", None),
         ("still", None),
         ("still_lora_own", "still"),
+        ("texts", None),
     ]
     assert listed == expected
     assert client.models.retrieve("engine_lora_sql").id == "engine_lora_sql"
@@ -222,8 +232,34 @@ def test_images(client: OpenAI) -> None:
     found = client.chat.completions.create(model="engine", messages=messages)
     assert found.choices[0].message.content == "[{'type': 'image'}, {'type': 'text', 'text': 'x'}] ['aGk=']"
     parts[0]["image_url"] = {"url": "https://example.com/a.png"}
-    with pytest.raises(BadRequestError, match=r"data:image/TYPE;base64,... - at `\$.messages\[0\]`"):
+    with pytest.raises(
+        BadRequestError, match=r"fetches no images.* of the form data:image/TYPE;base64,... - at `\$.messages\[0\]`"
+    ):
         client.chat.completions.create(model="engine", messages=messages)
+
+
+def test_a_template_gets_images_as_it_takes_contents(client: OpenAI) -> None:
+    parts = [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]
+    messages: Any = [*user("a"), {"role": "user", "content": parts}]
+    found = [
+        client.chat.completions.create(model=name, messages=messages).choices[0].message.content for name in ("placed", "parts")
+    ]
+    with pytest.raises(
+        BadRequestError, match=r"refuses the messages: .*\. If it takes only text, the model needs .* 'image_placeholder'"
+    ):
+        client.chat.completions.create(model="texts", messages=messages)
+    assert found == ["a<1>\nx ['aGk=']", "[text a][text x][image ] ['aGk=']"]
+
+
+def test_the_last_message_may_be_gone_on_with(client: OpenAI) -> None:
+    messages: Any = [*user("a"), {"role": "assistant", "content": "b "}]
+    asked: dict[str, Any] = {"model": "engine", "messages": messages}
+    found = client.chat.completions.create(
+        **asked, extra_body={"continue_final_message": True, "chat_template_kwargs": {"suffix": "!"}}
+    )
+    assert found.choices[0].message.content == "ab "
+    with pytest.raises(BadRequestError, match="'continue_final_message' and 'add_generation_prompt' exclude each other"):
+        client.chat.completions.create(**asked, extra_body={"continue_final_message": True, "add_generation_prompt": True})
 
 
 def test_variables_for_the_template(client: OpenAI) -> None:
@@ -287,3 +323,10 @@ def test_a_model_that_does_not_support_structured_outputs(client: OpenAI) -> Non
 def test_settings_without_effect_need_no_support(client: OpenAI) -> None:
     found = settings_of(client, "modest", presence_penalty=0, top_p=1, logit_bias={}, temperature=1)
     assert found == {"temperature": 1, "max_tokens": 1000}
+
+
+def test_large_images(client: OpenAI) -> None:
+    url = "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 8_000).decode()
+    parts: Any = [{"type": "text", "text": "x"}, *[{"type": "image_url", "image_url": {"url": url}}] * 2]
+    found = client.chat.completions.create(model="placed", messages=[{"role": "user", "content": parts}], max_tokens=8)
+    assert found.choices[0].message.content == "<1>\n<2>\nx ['AAECAwQFBgcI"

@@ -35,13 +35,17 @@ STEP_S = 0.02
 
 
 class VirtualEngines:
-    """A backend and the registry that has it. With `embeds` its models give embeddings."""
+    """A backend and the registry that has it. With `embeds` its models give embeddings, with `takes_images` they take
+    images."""
 
     capabilities = BackendCapabilities(name="fake", default_model_filename="", decoupled=True, engine=True)
     server = None
 
-    def __init__(self, nursery: trio.Nursery, make: Callable[[], FakeEngine], *, embeds: bool = False) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, make: Callable[[], FakeEngine], *, embeds: bool = False, takes_images: bool = False
+    ) -> None:
         self._embeds = embeds
+        self._takes_images = takes_images
         self.instances: list[VirtualInstance] = []
         self.metrics: ModelMetrics = CustomMetrics()
         self._nursery = nursery
@@ -62,7 +66,7 @@ class VirtualEngines:
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
         metrics = EngineMetrics(self.metrics, model="m", version=1, instance=placement.name)
-        instance = VirtualInstance(self._make(), metrics, embeds=self._embeds)
+        instance = VirtualInstance(self._make(), metrics, embeds=self._embeds, takes_images=self._takes_images)
         self.instances.append(instance)
         self._nursery.start_soon(instance.run)
         return instance
@@ -87,12 +91,12 @@ class VirtualEngines:
 class VirtualInstance:
     """A `ModelInstance` and `LimitedInstance`."""
 
-    def __init__(self, engine: FakeEngine, metrics: EngineMetrics, *, embeds: bool) -> None:
+    def __init__(self, engine: FakeEngine, metrics: EngineMetrics, *, embeds: bool, takes_images: bool) -> None:
         self.engine = engine
         self.failure: InstanceFailure | None = None
         self.running_max = 0
         self._clock = TrioClock(trio.lowlevel.current_clock())
-        self._loop = StepLoop(engine, metrics, self._clock.now_ns, embeds=embeds)
+        self._loop = StepLoop(engine, metrics, self._clock.now_ns, embeds=embeds, takes_images=takes_images)
         self._wake = trio.Event()
         self._is_closed = False
 

@@ -40,7 +40,11 @@ SUITES: dict[str, tuple[str, ...]] = {
         "tests/schedulers/test_engine_core.py",
         "tests/engine/test_engines.py",
     ),
-    "data/tpy_data/generation/core/*.py": ("tests/unit/test_generation.py", "tests/engine/test_engines.py"),
+    "data/tpy_data/generation/core/*.py": (
+        "tests/unit/test_generation.py",
+        "tests/unit/test_images_of_requests.py",
+        "tests/engine/test_engines.py",
+    ),
     f"{_SCHEDULERS}/core/*.py": ("fuzz:scheduler_default", "fuzz:scheduler_dynamic", "tests/schedulers", "tests/engine"),
     f"{_SCHEDULERS}/*driver.py": ("tests/schedulers", "tests/engine", "tests/simulation"),
     "data/tpy_data/cache/core/*.py": ("fuzz:response_cache", "fuzz:cache_entry", "tests/cache", "tests/engine"),

@@ -52,7 +52,9 @@ class OnVllm(EmbeddingConformance):
                 "kv_cache_memory_bytes": 16 * 1024 * 1024,
                 "enforce_eager": True,
             }
-            return VllmEngine(EngineArguments(engine=arguments, adapters={}, logs_stats=False), "under test", pytest.fail)
+            return VllmEngine(
+                EngineArguments(engine=arguments, adapters={}, logs_stats=False), "under test", pytest.fail, name="m"
+            )
 
         return EngineUnderTest(
             create=create,

@@ -7,32 +7,28 @@ import base64
 import json
 import queue
 import re
-import socket
 import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.grpc
-from openai import APIConnectionError, BadRequestError, OpenAI
+from openai import BadRequestError, OpenAI
 
 from tests.e2e.server import ServerProcess
 from tests.e2e.waiting import wait_until
 from tests.vllm.place import ENVIRONMENT
-
-PYTHON = ENVIRONMENT / "bin" / "python"
+from tests.vllm.servers import PYTHON, client_of, our_server, vllms_server
 
 pytestmark = [
     pytest.mark.skipif(not any(ENVIRONMENT.glob("lib/python3*/site-packages/vllm")), reason="needs vLLM: make test-vllm"),
     pytest.mark.time_limit(400),  # an engine starts for half a minute and more
 ]
 
-START_S = 200
 ARGUMENTS: dict[str, Any] = {
     "runner": "pooling",
     "dtype": "float32",
@@ -73,9 +69,7 @@ def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         folder.mkdir(parents=True)
         (repository / name / "config.pbtxt").write_text(CONFIG)
         (folder / "model.json").write_text(json.dumps(given))
-    with ServerProcess(
-        "--exit-on-error=false", "--strict-readiness=false", "--allow-openai=true", repositories=[repository]
-    ) as server:
+    with our_server(repository, list(arguments)) as server:
         yield server
 
 
@@ -83,38 +77,6 @@ def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 def client(server: ServerProcess) -> Iterator[OpenAI]:
     with client_of(server.address("OpenAI HTTPService")) as opened:
         yield opened
-
-
-def client_of(address: str) -> OpenAI:
-    return OpenAI(base_url=f"http://{address}/v1", api_key="none", max_retries=0)
-
-
-@contextmanager
-def servers_of_vllm(model: Path, folder: Path) -> Iterator[OpenAI]:
-    """A client of vLLM's own server for the model."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "encoder"]
-    command += ["--runner", "pooling", "--dtype", "float32", "--enforce-eager", "--max-num-seqs", "4"]
-    command += ["--kv-cache-memory-bytes", str(ARGUMENTS["kv_cache_memory_bytes"])]  # else it takes most of the memory
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    with (folder / "vllm.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        with client_of(f"127.0.0.1:{port}") as client:
-            wait_until(lambda: process.poll() is not None or is_up(client), within_s=START_S)
-            assert process.poll() is None, (folder / "vllm.log").read_text()
-            yield client
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def is_up(client: OpenAI) -> bool:
-    try:
-        return bool(client.models.list().data)
-    except APIConnectionError:
-        return False
 
 
 def members(document: Any) -> Any:
@@ -148,9 +110,17 @@ def test_answers_are_those_of_vllms_own_server(client: OpenAI, models: Path, tmp
         {"input": "blue", "dimensions": 16},
         {"input": "[CLS] city"},
         {"input": "blue", "extra_body": {"use_activation": False}},
+        {"input": "the red boat runs over the river", "extra_body": {"truncate_prompt_tokens": 4}},
+        {"input": [[4, 5, 6, 7, 8]], "extra_body": {"truncate_prompt_tokens": 3}},
+        {"input": "blue " * 100, "extra_body": {"truncate_prompt_tokens": -1}},
     ]
-    refused: list[dict[str, Any]] = [{"input": "blue", "dimensions": 17}, {"input": "blue " * 100}, {"input": [1000]}]
-    with servers_of_vllm(models / "encoder", tmp_path) as other:
+    refused: list[dict[str, Any]] = [
+        {"input": "blue", "dimensions": 17},
+        {"input": "blue " * 100},
+        {"input": [1000]},
+        {"input": "blue", "extra_body": {"truncate_prompt_tokens": 100}},
+    ]
+    with vllms_server("encoder", {**ARGUMENTS, "model": str(models / "encoder")}, tmp_path) as other:
         for ask in asks:
             ours, theirs = (each.embeddings.create(model="encoder", **ask) for each in (client, other))
             assert members(ours) == members(theirs), ask
@@ -176,7 +146,7 @@ def test_numbers_may_come_as_base64(client: OpenAI, server: ServerProcess) -> No
 def test_what_cannot_be_done_is_refused_with_its_name(client: OpenAI, server: ServerProcess) -> None:
     for ask, error in (
         ({"dimensions": 17}, "only supports Matryoshka dimensions"),
-        ({"extra_body": {"truncate_prompt_tokens": 3}}, "'truncate_prompt_tokens' is not supported by backend vllm"),
+        ({"extra_body": {"normalize": True}}, "'normalize' is not supported by backend vllm"),
     ):
         with pytest.raises(BadRequestError, match=re.escape(error)):
             client.embeddings.create(model="encoder", input="blue", **ask)  # type: ignore[arg-type]  # members by name

@@ -28,7 +28,7 @@ ARGUMENTS: dict[str, Any] = {
 def _create() -> Engine:
     from tpy_backends.vllm.engine import VllmEngine
 
-    return VllmEngine(EngineArguments(engine=ARGUMENTS, adapters={}, logs_stats=False), "under test", pytest.fail)
+    return VllmEngine(EngineArguments(engine=ARGUMENTS, adapters={}, logs_stats=False), "under test", pytest.fail, name="m")
 
 
 def _asking(**sampling: object) -> EngineRequest:

@@ -1,8 +1,8 @@
 """The vllm backend: language models by vLLM, in the layout of Triton's vLLM backend (`1/model.json`, `1/multi_lora.json`).
 
 `backend` completes configurations and loads models, `arguments` reads the two files, `sampling` translates what requests ask for,
-`engine` steps. vLLM is imported by `engine` alone, in a worker process, which may have its own environment: all other modules do
-without it."""
+`images` bounds and decodes theirs, `engine` steps. vLLM is imported by `engine` alone, in a worker process, which may have
+its own environment: all other modules do without it."""
 
 from __future__ import annotations
 

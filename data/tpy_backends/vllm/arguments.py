@@ -41,6 +41,24 @@ _TASKS: Final[Mapping[str, str]] = {"auto": "auto", "generate": "generate", "emb
 """The runner for an argument `task`, which earlier versions of vLLM had in its place."""
 
 
+_WORDS_OF_IMAGES: Final = ("vision", "visual", "image", "img")
+"""Parts of the names in the config.json of a model that takes images (`vision_config`, `image_token_id`)."""
+
+_QWEN: Final = "<|vision_start|><|image_pad|><|vision_end|>"
+_PLACEHOLDERS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("llava", "llava_next", "llava_onevision", "idefics3", "smolvlm", "internvl_chat", "deepseek_vl_v2"), "<image>"
+    ),
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), _QWEN),
+    **dict.fromkeys(("phi3_v", "phi4mm"), "<|image_{number}|>"),
+    **dict.fromkeys(("minicpmv", "minicpmo"), "(<image>./</image>)"),
+    "gemma3": "<start_of_image>",
+    "llama4": "<|image|>",
+    "glm4v": "<|begin_of_image|><|image|><|end_of_image|>",
+}
+"""By `model_type`, what vLLM's models have as `get_placeholder_str`. For chat templates that take text only."""
+
+
 class EngineArguments(msgspec.Struct, frozen=True, kw_only=True):
     """`engine` has the arguments of vLLM's EngineArgs, `adapters` the folders of LoRA adapters by name. `logs_stats`: the engine
     says its throughput in the log from time to time."""
@@ -138,14 +156,36 @@ def longest_of(arguments: EngineArguments) -> int:
     given = arguments.engine.get("max_model_len")
     if type(given) is int and given > 0:
         return given
-    path = Path(str(arguments.engine["model"])) / "config.json"
-    try:
-        document = json.loads(read_file(path, bytes_max=_BYTES_MAX))
-        document = document.get("text_config", document)
-        found = document["max_position_embeddings"]
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):  # vLLM reports what is wrong with it
-        return 0
+    document = _configuration(arguments) or {}
+    of_text = document.get("text_config")
+    found = (of_text if isinstance(of_text, dict) else document).get("max_position_embeddings")
     return found if type(found) is int and found > 0 else 0
+
+
+def takes_images(arguments: EngineArguments) -> bool:
+    """Returns False for a model of text alone, as far as the files say it."""
+    given = arguments.engine.get("limit_mm_per_prompt")
+    of_images = given.get("image") if isinstance(given, dict) else None
+    count = of_images.get("count") if isinstance(of_images, dict) else of_images
+    if arguments.embeds or arguments.engine.get("language_model_only") or count == 0:
+        return False
+    document = _configuration(arguments)
+    return document is None or any(word in name for name in document for word in _WORDS_OF_IMAGES)
+
+
+def placeholder_of(arguments: EngineArguments) -> str:
+    """The text that stands for an image in a prompt, where the chat template does not write it; "" if it is not known."""
+    kind = (_configuration(arguments) or {}).get("model_type")
+    return _PLACEHOLDERS.get(kind, "") if isinstance(kind, str) else ""
+
+
+def _configuration(arguments: EngineArguments) -> dict[str, Any] | None:
+    """The model's config.json; None for one that is not in a folder, or cannot be read: vLLM reports what is wrong with it."""
+    try:
+        found = json.loads(read_file(Path(str(arguments.engine["model"])) / "config.json", bytes_max=_BYTES_MAX))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _adapters(path: Path) -> dict[str, str]:

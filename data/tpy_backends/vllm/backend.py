@@ -21,7 +21,9 @@ from tpy_backends.vllm.arguments import (
     EngineArguments,
     arguments_of,
     longest_of,
+    placeholder_of,
     require_known,
+    takes_images,
     visible_gpus,
 )
 from tpy_data.backends.creation import Needs
@@ -37,8 +39,8 @@ _TEMPLATES: Final = ("chat_template.jinja", "tokenizer_config.json")
 
 
 class VllmBackend:
-    """An `EngineBackend` and `EmbeddingBackend`. vLLM is imported when a model is loaded, so that configurations are completed
-    at once."""
+    """An `EngineBackend`, `EmbeddingBackend` and `ImageBackend`. vLLM is imported when a model is loaded, so that configurations
+    are completed at once."""
 
     def __init__(self, settings: BackendSettings, needs: Needs) -> None:
         """`needs` tells how to install vLLM, where a model finds none."""
@@ -61,9 +63,13 @@ class VllmBackend:
         """As `EmbeddingBackend.gives_embeddings`: the arguments say so."""
         return arguments_of(context.version_directory).embeds
 
+    def takes_images(self, context: ModelContext) -> bool:
+        """As `ImageBackend.takes_images`: the model's config.json says so. Without that file the engine will know."""
+        return takes_images(arguments_of(context.version_directory))
+
     def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """The tokenizer's folder, for chats, and the longest sequence, as parameters, unless the configuration has them. Raises
-        TpyError."""
+        """The tokenizer's folder and the placeholder for images, for chats, and the longest sequence, as parameters, unless the
+        configuration has them. Raises TpyError."""
         config = context.config
         arguments = arguments_of(context.version_directory)
         found = {}
@@ -73,6 +79,8 @@ class VllmBackend:
         has_template = folder is not None and any((folder / name).is_file() for name in _TEMPLATES)
         if has_template and not arguments.embeds and not config.parameter("chat_template"):
             found["tokenizer"] = str(folder)
+        if takes_images(arguments) and (placeholder := placeholder_of(arguments)):
+            found["image_placeholder"] = placeholder
         added = {name: ModelParameter(string_value=text) for name, text in found.items()}
         return msgspec.structs.replace(config, parameters={**added, **config.parameters})
 
@@ -135,7 +143,7 @@ class VllmModel:
         except ImportError as error:
             raise Unavailable(f"vLLM {self._version} cannot be imported: {error}") from error
         require_known(self._arguments, {field.name for field in dataclasses.fields(EngineArgs)}, self._version)
-        return VllmEngine(self._arguments, self._version, _end_worker)
+        return VllmEngine(self._arguments, self._version, _end_worker, name=self._context.name)
 
     def unload(self) -> None:
         """Nothing is shared."""

@@ -4,6 +4,7 @@ threads to processors."""
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import multiprocessing
 import threading
@@ -15,6 +16,7 @@ from vllm import PoolingParams, SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.lora.request import LoRARequest
+from vllm.multimodal.media import ImageMediaIO
 from vllm.outputs import PoolingRequestOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.llm_engine import LLMEngine
@@ -23,11 +25,13 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from tpy.backend.engine import Delta, EngineLimits, EngineLoad, EngineRequest, Logprob
 from tpy.echo import echo
 from tpy.errors import Internal, InvalidArgument, Unavailable
-from tpy_backends.vllm.arguments import EngineArguments
-from tpy_backends.vllm.pooling import pooling_arguments
+from tpy_backends.vllm.arguments import EngineArguments, takes_images
+from tpy_backends.vllm.images import decoded
+from tpy_backends.vllm.pooling import TRUNCATION, pooling_arguments
 from tpy_backends.vllm.sampling import adapter_of, sampling_arguments
 from tpy_data.exception_text import exception_text
 from tpy_data.generation.core.structure import structure_of
+from tpy_data.generation.core.values import flag, whole
 
 _LOGS_OF_STATISTICS: Final = "vllm.v1.metrics.loggers"
 _BAD_VALUE: Final = (VLLMClientError, ValueError, TypeError, OverflowError, NotImplementedError)
@@ -75,21 +79,24 @@ class _Sequence:
 class VllmEngine:
     """An `Engine`. Each sequence of a request is a request to vLLM: it refuses several of a greedy one."""
 
-    def __init__(self, arguments: EngineArguments, version: str, lost: Callable[[str], None]) -> None:
+    def __init__(self, arguments: EngineArguments, version: str, lost: Callable[[str], None], *, name: str) -> None:
         """`lost` is called, in any thread, when a process of vLLM's has ended by itself: if it was killed, vLLM does not notice,
         and a step that waits for it does not return. Raises InvalidArgument for arguments that vLLM refuses, Unavailable for
         whatever else keeps it from starting."""
         if not arguments.logs_stats:
             logging.getLogger(_LOGS_OF_STATISTICS).setLevel(logging.WARNING)
         self._statistics = _Statistics(None)
+        self._name = name
         try:
             self._engine = LLMEngine.from_engine_args(
                 EngineArgs(**arguments.engine), stat_loggers=[self._statistics_of], enable_multiprocessing=True
             )
         except _BAD_VALUE as error:
-            raise InvalidArgument(f"vLLM {version} refuses the model or its arguments: {_text(error)}") from error
+            raise InvalidArgument(
+                f"vLLM {version} refuses the model or its arguments: {_text(error)}{_lacking(arguments, error)}"
+            ) from error
         except Exception as error:
-            raise Unavailable(f"vLLM {version} cannot start: {exception_text(error)}") from error
+            raise Unavailable(f"vLLM {version} cannot start: {exception_text(error)}{_lacking(arguments, error)}") from error
         try:
             _require_task(self._engine.get_supported_tasks(), embeds=arguments.embeds)
             self._adapters = {
@@ -107,6 +114,7 @@ class VllmEngine:
         )
         self._tokenizer = self._engine.get_tokenizer()
         self._bos_text = str(getattr(self._tokenizer, "bos_token", None) or "")
+        self._images = _images_of(self._engine.renderer, config.model_config)
         self._open: dict[str, _Sequence] = {}
         """By the name that vLLM has for it."""
         self._closing = threading.Event()
@@ -125,14 +133,12 @@ class VllmEngine:
         arguments = sampling_arguments(request)
         structure = structure_of(request.sampling)
         tokens = self._tokens_of(request)
-        if len(tokens) >= self._longest:
-            raise InvalidArgument(
-                f"the prompt has {len(tokens)} tokens, at most {self._longest - 1} are taken: prompt and answer may have "
-                f"{self._longest} together"
-            )
+        self._require_room(len(tokens))
         names = [f"{request.id}.{index}" for index in range(request.n)]
         with self._refusing(names):
-            (prompt,) = self._engine.renderer.render_cmpl([{"prompt_token_ids": tokens}])
+            prompt = self._prompt_of(tokens, request.images)
+            prompt_tokens = len(prompt["prompt_token_ids"])
+            self._require_room(prompt_tokens)
             for index, name in enumerate(names):
                 seed = {"seed": arguments["seed"] + index} if index and "seed" in arguments else {}
                 parameters = SamplingParams(
@@ -146,7 +152,33 @@ class VllmEngine:
                     parameters,
                     lora_request=None if adapter is None else self._adapters[adapter],
                 )
-                self._open[name] = _Sequence(request.id, index, len(tokens))
+                self._open[name] = _Sequence(request.id, index, prompt_tokens)
+
+    def _require_room(self, prompt_tokens: int) -> None:
+        if prompt_tokens >= self._longest:
+            raise InvalidArgument(
+                f"the prompt has {prompt_tokens} tokens, at most {self._longest - 1} are taken: prompt and answer may have "
+                f"{self._longest} together"
+            )
+
+    def _prompt_of(self, tokens: list[int], images: Sequence[bytes]) -> Any:
+        """The prompt as vLLM's engine takes it; with images, it has tokens for them in their places."""
+        renderer = self._engine.renderer
+        if not images:
+            (prompt,) = renderer.render_cmpl([{"prompt_token_ids": tokens}])
+            return prompt
+        if self._images is None:
+            raise InvalidArgument(f"model '{self._name}' takes no images")
+        given = {"prompt_token_ids": tokens, "multi_modal_data": {"image": decoded(images, self._images.load_bytes)}}
+        try:
+            # The other cache leaves out what the core has seen, and a request that is refused here does not get there.
+            (prompt,) = renderer.render_cmpl([given], skip_mm_cache=True)
+        except AssertionError as error:
+            raise InvalidArgument(
+                f"the prompt has no place for each of its {len(images)} images: {_text(error)}. The model's placeholder for an "
+                "image must be in it as often"
+            ) from None
+        return prompt
 
     def _add_embedding(self, request: EngineRequest, settings: Mapping[str, Any]) -> None:
         arguments = pooling_arguments(settings)
@@ -229,17 +261,35 @@ class VllmEngine:
         return self._statistics
 
     def _tokens_of(self, request: EngineRequest) -> list[int]:
+        most = self._truncation_of(request)
         if request.prompt_token_ids is not None:
             largest = max(request.prompt_token_ids)
             if largest >= self._vocabulary:
                 raise InvalidArgument(f"'prompt_token_ids' has the token {largest}, the model knows {self._vocabulary}")
-            return list(request.prompt_token_ids)
+            given = list(request.prompt_token_ids)
+            if most is None or len(given) <= most:
+                return given
+            return given[-most:] if self._tokenizer.truncation_side == "left" else given[:most]
         # A chat template has written the beginning of the text already; an embedding is made without one.
         is_begun = request.pooling is None and self._bos_text != "" and request.prompt.startswith(self._bos_text)
-        tokens: list[int] = self._tokenizer.encode(request.prompt, add_special_tokens=not is_begun)
+        asked = flag(request.sampling, "add_special_tokens", default=not is_begun)
+        truncation = {} if most is None else {"truncation": True, "max_length": most}
+        tokens: list[int] = self._tokenizer.encode(request.prompt, add_special_tokens=asked, **truncation)
         if not tokens:
             raise InvalidArgument("the prompt is empty")
         return tokens
+
+    def _truncation_of(self, request: EngineRequest) -> int | None:
+        """The most tokens that the request wants its prompt to have; -1 is as many as the model takes. None: all."""
+        settings = request.sampling if request.pooling is None else request.pooling
+        value = settings.get(TRUNCATION)
+        if value is None:
+            return None
+        most = self._longest - 1 if request.pooling is None else self._longest
+        found = whole({TRUNCATION: value}, TRUNCATION, -1, -1, most)
+        if not found:
+            raise InvalidArgument(f"'{TRUNCATION}' must be -1, or an integer from 1 to {most}, got 0")
+        return most if found < 0 else found
 
     def _abort(self, names: Iterable[str]) -> None:
         known = [name for name in names if self._open.pop(name, None) is not None]
@@ -287,6 +337,22 @@ def _require_task(tasks: Sequence[str], *, embeds: bool) -> None:
     if not embeds and "generate" not in tasks:
         advice = ', for which model.json needs "runner": "pooling"' if "embed" in tasks else ""
         raise InvalidArgument(f"the model does not generate text; {can}{advice}")
+
+
+def _images_of(renderer: Any, config: Any) -> ImageMediaIO | None:
+    """The decoder of images with the model's settings; None for a model that takes no images."""
+    processor = renderer.mm_processor
+    if processor is None or not processor.info.allowed_mm_limits.get("image"):
+        return None
+    return ImageMediaIO(**config.multimodal_config.media_io_kwargs.get("image", {}))
+
+
+def _lacking(arguments: EngineArguments, error: BaseException) -> str:
+    """The package that vLLM seems to lack, for an error that does not name it."""
+    speaks_of_it = any(word in str(error) for word in ("failed to be inspected", "torchvision", "rocessor"))
+    if not speaks_of_it or not takes_images(arguments) or importlib.util.find_spec("torchvision") is not None:
+        return ""
+    return "; most models that take images need torchvision, in the build for the installed torch, and it is not installed"
 
 
 def _text(error: BaseException) -> str:

@@ -12,6 +12,10 @@ from tpy_data.generation.core.values import flag, whole
 _DIMENSIONS_MAX: Final = 2**31 - 1
 
 
+TRUNCATION: Final = "truncate_prompt_tokens"
+"""A setting of the prompt, not of vLLM's PoolingParams or SamplingParams: of vLLM's own server."""
+
+
 def pooling_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Raises InvalidArgument with the name of a setting that is wrong or not supported. `dimensions` may be in a list: Triton's
     OpenAI frontend sends them so."""
@@ -25,6 +29,8 @@ def pooling_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
                 made[name] = whole({name: given}, name, 0, 1, _DIMENSIONS_MAX)
             case "use_activation":
                 made[name] = flag(settings, name)
+            case "truncate_prompt_tokens":
+                continue
             case _:
                 raise InvalidArgument(f"'{echo(name)}' is not supported by backend vllm for embeddings")
     return made

@@ -62,8 +62,8 @@ _READ: Final[Mapping[str, Read]] = {
 }
 
 _OTHERS: Final = ("seed", "stop", "bad_words", "logit_bias", "structured_outputs", "guided_decoding", "lora_name")
-_ELSEWHERE: Final = ("n", "max_tokens", "output_kind")
-"""In the request itself, or the server's affair."""
+_ELSEWHERE: Final = ("n", "max_tokens", "output_kind", "add_special_tokens", "truncate_prompt_tokens")
+"""In the request itself, of its prompt, or the server's affair."""
 
 
 def sampling_arguments(request: EngineRequest) -> dict[str, Any]:

@@ -48,6 +48,9 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     `sampling` has the names and meanings of vLLM's SamplingParams; there is always `max_tokens`, and `n` sequences are asked for.
     `logprobs`: those of the tokens are wanted.
 
+    `images` are files (PNG, JPEG, WebP, GIF, BMP), in the order of their places in the prompt. Only an `ImageBackend` gets such
+    requests. Their contents are not checked: a small file may have any number of pixels.
+
     With `pooling` the embedding of the prompt is asked for, and nothing is generated: its settings have the names and meanings of
     vLLM's PoolingParams. Only an `EmbeddingBackend` gets such requests."""
 
@@ -59,6 +62,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int = 16
     logprobs: bool = False
     pooling: Mapping[str, Any] | None = None
+    images: tuple[bytes, ...] = ()
 
 
 class Logprob(NamedTuple):
@@ -160,5 +164,15 @@ class EmbeddingBackend(Protocol):
 
     def gives_embeddings(self, context: ModelContext) -> bool:
         """Returns True for a model whose requests all have `pooling`. Called before `auto_complete` and before `load`. Raises
+        TpyError."""
+        ...
+
+
+@runtime_checkable
+class ImageBackend(Protocol):
+    """An EngineBackend may have this as well: one with models that generate text from text and images."""
+
+    def takes_images(self, context: ModelContext) -> bool:
+        """Returns True for a model whose requests may have `images`. Called before `auto_complete` and before `load`. Raises
         TpyError."""
         ...

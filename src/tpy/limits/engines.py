@@ -21,6 +21,19 @@ ENGINE_LOGPROBS_MAX: Final = 20
 ENGINE_BYTES_PER_TOKEN: Final = 3
 """Of a prompt, for the estimate of its tokens when room is looked for: English has about 4, code and other languages fewer."""
 
+ENGINE_IMAGES_MAX: Final = 32
+"""Images of a request. A model may take fewer: most were trained with one to eight."""
+
+ENGINE_IMAGES_BYTES_MAX: Final = 32 * MIB
+"""Of the files of a request's images together. Photographs have 2 to 8 MiB."""
+
+ENGINE_PIXELS_MAX: Final = 50_000_000
+"""Of a request's images together: 150 MB as RGB. The sensor of a camera has 12 to 50 million; models scale images down to one
+million or two."""
+
+ENGINE_TOKENS_PER_IMAGE: Final = 576
+"""For the estimate of a prompt's tokens: those of LLaVA 1.5. Other models make 64 to some thousands."""
+
 GGUF_HEADER_BYTES_MAX: Final = 64 * MIB
 """The header of a GGUF file: vocabularies of 256,000 tokens with their merges take 20 MiB."""
 

@@ -130,6 +130,9 @@ OPENAI_ASKS_AT_ONCE_MAX: Final = 16
 OPENAI_STOPS_MAX: Final = 16
 """Stop sequences of a request. OpenAI allows 4; models of others are asked with more."""
 
+OPENAI_URL_SCHEME_CHARACTERS_MAX: Final = 32
+"""Of the URL of an image, where its scheme is looked for: behind it are up to 32 MiB of Base64."""
+
 OPENAI_TEXT_CHARACTERS_MAX: Final = 16 * 1024 * 1024
 """Text of an answer that does not stream, which is collected in memory: far above what models write."""
 

@@ -70,6 +70,7 @@ class RunningEngine:
                 max_tokens=request.max_tokens,
                 logprobs=request.logprobs,
                 pooling=request.pooling,
+                images=request.images,
             )
         )
         self.deltas[number] = []

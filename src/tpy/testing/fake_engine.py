@@ -28,6 +28,13 @@ def embedding_of(prompt: str, dimensions: int = EMBEDDING_SIZE) -> list[float]:
     return [float(len(prompt) % number) for number in range(2, EMBEDDING_SIZE + 2)][:dimensions]
 
 
+def with_images(prompt: str, images: Sequence[bytes]) -> str:
+    """The prompt that a fake engine answers when it is given images: each is a word, of its size, in place of "<image>"."""
+    for image in images:
+        prompt = prompt.replace("<image>", f"image{len(image)}", 1)
+    return prompt
+
+
 class _Sequence:
     def __init__(self, request: EngineRequest, index: int, prompt_tokens: int) -> None:
         self.request = request
@@ -46,6 +53,8 @@ class FakeEngine:
 
     Sequences wait for room in the order in which they came. Of the KV cache they have as many blocks as their tokens need now;
     when it is full, the youngest one gives its blocks up, and begins anew with what it has generated.
+
+    A prompt has the word "<image>" for each image.
 
     With `pooling` a prompt gets its embedding in the step in which it runs; of `dimensions` there are at most EMBEDDING_SIZE.
 
@@ -75,6 +84,8 @@ class FakeEngine:
             raise InvalidArgument("'prompt' is impossible")
         if not tokens:
             raise InvalidArgument("the prompt is empty")
+        if words.count("<image>") < len(request.images):
+            raise InvalidArgument(f"the prompt has no place for each of its {len(request.images)} images")
         if tokens >= self._context:
             raise InvalidArgument(f"the prompt has {tokens} tokens, at most {self._context - 1} are taken")
         dimensions = (request.pooling or {}).get("dimensions", EMBEDDING_SIZE)
@@ -135,7 +146,7 @@ class FakeEngine:
                 vector = embedding_of(request.prompt, request.pooling.get("dimensions", EMBEDDING_SIZE))
                 yield Delta(request.id, prompt_tokens=each.prompt_tokens, finish_reason="stop", embedding=vector)
                 continue
-            text = text_of(request.prompt, each.index, each.generated)
+            text = text_of(with_images(request.prompt, request.images), each.index, each.generated)
             each.generated += 1
             reason = "stop" if text == "stop " else None
             if each.generated >= min(request.max_tokens, self._context - each.prompt_tokens):
@@ -154,7 +165,7 @@ class FakeEngine:
 
 class FakeEngineBackend:
     """An `EngineBackend` of fake engines. `make` makes one for each instance; they are kept in `engines`. A model with the
-    parameter `gives_embeddings` = "true" gives embeddings."""
+    parameter `gives_embeddings` = "true" gives embeddings, one with `takes_images` = "true" takes images."""
 
     def __init__(self, make: Callable[[], FakeEngine] = FakeEngine) -> None:
         self.engines: list[FakeEngine] = []
@@ -172,6 +183,9 @@ class FakeEngineBackend:
 
     def gives_embeddings(self, context: ModelContext) -> bool:
         return context.config.parameter("gives_embeddings") == "true"
+
+    def takes_images(self, context: ModelContext) -> bool:
+        return context.config.parameter("takes_images") == "true"
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         return context.config

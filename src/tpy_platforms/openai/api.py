@@ -30,7 +30,7 @@ from tpy.frontends.metrics_http import metrics_reply
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceRequest, ModelState, ParameterValue, Tensor, held_bytes
 from tpy.services import ResolvedModel, held, offered
-from tpy_platforms.openai import answers, models, requests, supported
+from tpy_platforms.openai import answers, contents, models, requests, supported
 from tpy_platforms.openai.answers import AnswerMembers
 from tpy_platforms.openai.models import Ask, Generation, Prompt
 from tpy_platforms.openai.streams import AnswerEvents, AnswerForm, size_of, whole_answer
@@ -165,7 +165,9 @@ class OpenAiApi:
         takes_chat = models.MESSAGES in asked.model.description.input_by_name
         text, images, tools, takes_tools = await self._prompt(asked.model, body, takes_chat=takes_chat)
         asked = self._resolve(request, body.model, embeddings=False)  # there was time for another copy
-        settings = {**requests.answer_form(body), **settings, **tools.settings()}
+        # A template writes them, as in vLLM's own server.
+        special = {} if takes_chat else {"add_special_tokens": False}
+        settings = {**special, **requests.answer_form(body), **settings, **tools.settings()}
         top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         generation = Generation(
             input=models.MESSAGES if takes_chat else models.TEXT,
@@ -196,14 +198,26 @@ class OpenAiApi:
         def render() -> tuple[str, list[str], ToolUse, bool]:
             tools = tool_use(name, parameters, parser, body.tools, body.tool_choice, parallel)
             with requests.bounded_depth():
-                conversation = requests.conversation_of(body.messages, images=images)
+                conversation = contents.conversation_of(body.messages, name, images=images)
                 messages = conversation.messages
                 if takes_chat:
+                    if body.continue_final_message:
+                        raise InvalidArgument(f"'continue_final_message': model '{name}' writes the prompt of a chat itself")
                     document = {"messages": messages, "tools": tools.offered} if tools.offered else messages
                     return write_long(document), conversation.images, tools, True
             template = template_of(name, parameters, self._template)
+            advice = ""
+            if images:
+                parts, placeholder = template.takes_parts(), parameters.get(contents.PLACEHOLDER, "")
+                messages = contents.for_template(messages, parts=parts, placeholder=placeholder)
+                if conversation.images and not parts and not placeholder:
+                    advice = f". If it takes only text, the model needs the parameter '{contents.PLACEHOLDER}'"
             check = trio.from_thread.check_cancelled
-            text = template.render(messages, tools.offered, check, body.template_variables)
+            if body.continue_final_message:
+                messages = contents.marked(messages)
+            text = template.render(messages, tools.offered, check, body.template_variables, advice=advice)
+            if body.continue_final_message:
+                text = contents.open_ended(text)
             return text, conversation.images, tools, not tools.offered or template.takes_tools()
 
         with held(model):

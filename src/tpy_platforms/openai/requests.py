@@ -83,6 +83,8 @@ class ChatRequest(Sampling, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=limits.OPENAI_LOGPROBS_MAX)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = False
     reasoning_effort: str | None = None
     functions: list[Any] | None = None
     function_call: str | dict[str, Any] | None = None
@@ -92,7 +94,8 @@ class ChatRequest(Sampling, kw_only=True):
     def template_variables(self) -> dict[str, Any]:
         """The variables of the chat template that the client sets."""
         effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
-        return {**effort, **(self.chat_template_kwargs or {})}
+        asks = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
+        return {**effort, "add_generation_prompt": asks, **(self.chat_template_kwargs or {})}
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
@@ -126,6 +129,7 @@ _NO_SETTINGS = frozenset(
         *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format", "user", "store"),
         *("metadata", "service_tier", "modalities", "prediction", "reasoning_effort", "verbosity", "safety_identifier"),
         *("prompt_cache_key", "max_tokens", "max_completion_tokens", "chat_template_kwargs"),
+        *("add_generation_prompt", "continue_final_message"),
     }
 )
 """Members that are not given to the model as they are: they mean something here, to OpenAI's service, or to the template."""
@@ -220,6 +224,8 @@ def check(request: CompletionRequest | ChatRequest) -> None:
     if isinstance(request, ChatRequest):
         if request.top_logprobs and not request.logprobs:
             raise InvalidArgument("'top_logprobs' can only be used when 'logprobs' is true")
+        if request.continue_final_message and request.add_generation_prompt:
+            raise InvalidArgument("'continue_final_message' and 'add_generation_prompt' exclude each other")
         if request.functions:
             raise InvalidArgument("'functions' is not supported: use 'tools'")
         if request.function_call not in (None, "none"):
@@ -267,66 +273,3 @@ def bounded_depth() -> Iterator[None]:
         yield
     except RecursionError:
         raise InvalidArgument("the body is nested too deeply") from None
-
-
-class Conversation(msgspec.Struct, frozen=True):
-    """The messages as chat templates take them, and the images in them, in Base64."""
-
-    messages: list[dict[str, Any]]
-    images: list[str]
-
-
-def conversation_of(messages: list[Message], *, images: bool = False) -> Conversation:
-    """The conversation of some messages; with `images` they may be parts of them. Raises InvalidArgument for other parts, and
-    broken arguments."""
-    conversation = []
-    shown_images: list[str] = []
-    room = limits.JSON_OUTLINE_BYTES_MAX
-    for at, message in enumerate(messages):
-        found = msgspec.to_builtins(message)
-        found.setdefault("content", None)
-        if isinstance(message.content, list):
-            found["content"] = _content_of(message.content, at, shown_images if images else None)
-        for call in found.get("tool_calls") or ():
-            function = call.get("function")
-            if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-                room -= len(function["arguments"])
-                if room < 0:
-                    raise InvalidArgument(
-                        f"the arguments of tool calls have more than {limits.JSON_OUTLINE_BYTES_MAX} characters"
-                    )
-                try:
-                    function["arguments"] = msgspec.json.decode(function["arguments"] or "{}")
-                except msgspec.DecodeError as error:
-                    raise InvalidArgument(f"the arguments of a tool call are not JSON: {error} - at `$.messages[{at}]`") from None
-        conversation.append(found)
-    return Conversation(conversation, shown_images)
-
-
-def _content_of(parts: list[dict[str, Any]], at: int, images: list[str] | None) -> str | list[dict[str, Any]]:
-    """The texts of parts as one; with an image all as the parts that templates take, and the image is appended to `images`."""
-    found: list[dict[str, Any]] = []
-    for part in parts:
-        kind = part.get("type")
-        if kind == "text" and isinstance(part.get("text"), str):
-            found.append({"type": "text", "text": part["text"]})
-        elif kind == "image_url" and images is not None:
-            images.append(_image_of(part, at))
-            found.append({"type": "image"})
-        else:
-            expected = "text is" if images is None else "text and images are"
-            raise InvalidArgument(
-                f"only {expected} supported in messages, got a part of type {shown(kind)} - at `$.messages[{at}]`"
-            )
-    if all(part["type"] == "text" for part in found):
-        return "\n".join(part["text"] for part in found)
-    return found
-
-
-def _image_of(part: dict[str, Any], at: int) -> str:
-    """The Base64 of an image. Raises InvalidArgument for an address elsewhere: the server fetches nothing for clients."""
-    url = part["image_url"].get("url") if isinstance(part.get("image_url"), dict) else part.get("image_url")
-    head, comma, data = url.partition(",") if isinstance(url, str) else ("", "", "")
-    if not comma or not head.startswith("data:image/") or not head.endswith(";base64"):
-        raise InvalidArgument(f"an image has to be a URL of the form data:image/TYPE;base64,... - at `$.messages[{at}]`")
-    return data

@@ -40,7 +40,7 @@ _NEED_SETTINGS: Final = frozenset(("structured_outputs", "logprobs"))
 """Settings that mean something only to a model that reads it: as a parameter of the request it would be passed over."""
 
 
-_OWN: Final = frozenset(("skip_special_tokens",))
+_OWN: Final = frozenset(("skip_special_tokens", "add_special_tokens"))
 """Settings that this frontend gives by itself: only to models that are known to take them."""
 
 _VLLM: Final = "vllm"
@@ -71,11 +71,12 @@ def settings_for(description: ModelDescription, parameters: Mapping[str, str], a
 
 
 def takes_tokens(description: ModelDescription, parameters: Mapping[str, str], *, has_tokenizer: bool) -> bool:
-    """Returns True for a model that gets prompts as tokens; of one that says nothing about it, with a tokenizer here, as text."""
+    """Returns True for a model that gets prompts as tokens; of one that says nothing about it, with a tokenizer here, as text:
+    Triton's own vLLM backend takes no tokens."""
     taken = _listed(parameters)
     if models.SETTINGS not in description.input_by_name:
         return False
-    return not has_tokenizer if taken is None else "prompt_token_ids" in taken
+    return description.platform == _VLLM or not has_tokenizer if taken is None else "prompt_token_ids" in taken
 
 
 def _listed(parameters: Mapping[str, str]) -> frozenset[str] | None:

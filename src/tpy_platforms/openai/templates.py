@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import jinja2
 import jinja2.meta
 import msgspec
+from jinja2 import nodes
 from jinja2.ext import loopcontrols
 
 from tpy import limits
@@ -40,8 +41,11 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
         tools: Sequence[Mapping[str, Any]] | None,
         check_cancelled: Callable[[], object] = lambda: None,
         more: Mapping[str, Any] | None = None,
+        *,
+        advice: str = "",
     ) -> str:
-        """The prompt that asks for the next message of the assistant; `more` are further variables of the template.
+        """The prompt that asks for the next message of the assistant; `more` are further variables of the template, `advice` ends
+        the text of a refusal.
         `check_cancelled` is called all the time, and may raise. Raises InvalidArgument for messages that the template refuses, or
         takes too long for, and Unsupported for an invalid template."""
         try:
@@ -53,7 +57,7 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
                 given = {"documents": None, "add_generation_prompt": True, **self.tokens, **(more or {})}
                 return template.render({**given, "messages": messages, "tools": tools})
         except _REFUSALS as error:
-            raise InvalidArgument(f"the chat template refuses the messages: {echo(str(error))}") from None
+            raise InvalidArgument(f"the chat template refuses the messages: {echo(str(error))}{advice}") from None
 
     def takes_tools(self) -> bool:
         """Returns True if the template does something with tools."""
@@ -61,6 +65,10 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
             return "tools" in jinja2.meta.find_undeclared_variables(_environment().parse(self.text))
         except jinja2.TemplateSyntaxError:  # its rendering says so
             return True
+
+    def takes_parts(self) -> bool:
+        """Returns True if the template goes through the parts of a message's content, which then may not be a text."""
+        return _goes_through_contents(self.text)
 
 
 def read_template(path: str, *, flag: str) -> str:
@@ -172,6 +180,35 @@ def _changed_ns(path: str) -> int:
 @lru_cache(limits.OPENAI_TEMPLATES_MAX)
 def _compiled(text: str) -> jinja2.Template:
     return _environment().from_string(text)
+
+
+@lru_cache(limits.OPENAI_TEMPLATES_MAX)
+def _goes_through_contents(text: str) -> bool:
+    """Returns True for a loop over the content of something, or over a variable or a macro's parameter that gets one. vLLM tells
+    templates apart in this way."""
+    try:
+        tree = _environment().parse(text)
+    except jinja2.TemplateSyntaxError:  # its rendering says so
+        return False
+    names = {"content"}
+    for assignment in tree.find_all(nodes.Assign):
+        if isinstance(assignment.target, nodes.Name) and _is_content(assignment.node, names):
+            names.add(assignment.target.name)
+    macros = {macro.name: [argument.name for argument in macro.args] for macro in tree.find_all(nodes.Macro)}
+    for call in tree.find_all(nodes.Call):
+        parameters = macros.get(call.node.name, []) if isinstance(call.node, nodes.Name) else []
+        given = [*zip(parameters, call.args, strict=False), *((each.key, each.value) for each in call.kwargs)]
+        names.update(name for name, value in given if name in parameters and _is_content(value, names))
+    return any(_is_content(loop.iter, names) for loop in tree.find_all(nodes.For))
+
+
+def _is_content(node: nodes.Node | None, names: Set[str]) -> bool:
+    """Returns True for the content of something, or some of its parts."""
+    while isinstance(node, nodes.Filter) or (isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)):
+        node = node.node
+    if isinstance(node, nodes.Getitem):
+        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+    return (isinstance(node, nodes.Getattr) and node.attr == "content") or (isinstance(node, nodes.Name) and node.name in names)
 
 
 def _environment() -> jinja2.Environment:

@@ -8,6 +8,7 @@ from tpy.backend.engine import EngineRequest
 from tpy.testing.embedding_conformance import EmbeddingConformance, asking
 from tpy.testing.engine_conformance import EngineConformance, EngineUnderTest
 from tpy.testing.fake_engine import FakeEngine
+from tpy.testing.image_conformance import ImageConformance, Pictured
 
 
 class TestFakeEngine(EngineConformance):
@@ -34,3 +35,15 @@ class TestFakeEngineOfEmbeddings(EmbeddingConformance):
             refused={"dimensions": asking("word", {"dimensions": 9}), "empty": asking("")},
             failing=asking("fail at once"),
         )
+
+
+class TestFakeEngineWithImages(ImageConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def subject(cls) -> EngineUnderTest:
+        return EngineUnderTest(create=FakeEngine, prompt=lambda number: f"tell me story number{number}", too_long="word " * 200)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def pictured(cls) -> Pictured:
+        return Pictured(prompt="look at <image> now", prompt_of_two="first <image> then <image>", images=(b"1", b"22"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tpy.backend import BackendSettings, InstancePlacement, ModelContext
-from tpy.backend.engine import EmbeddingBackend
+from tpy.backend.engine import EmbeddingBackend, ImageBackend
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind, ModelParameter
 from tpy.errors import InvalidArgument, TpyError, Unavailable
@@ -150,3 +150,45 @@ def test_without_vllm_a_load_says_what_to_install_and_where(tmp_path: Path) -> N
         backend.load(context(tmp_path))
     with pytest.raises(InvalidArgument, match="needs isolation 'process'"):
         backend.load(context(tmp_path, isolation="thread"))
+
+
+def model_of(folder: Path, **configuration: Any) -> str:
+    (folder / "config.json").write_text(json.dumps(configuration))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "arguments", "takes"),
+    [
+        ({"model_type": "llama", "vocab_size": 1}, {}, False),
+        ({"vision_config": {}}, {}, True),
+        ({"image_token_id": 7}, {}, True),
+        ({"img_processor": {}}, {}, True),
+        ({"vision_config": {}}, {"limit_mm_per_prompt": {"image": 0}}, False),
+        ({"vision_config": {}}, {"limit_mm_per_prompt": {"image": {"count": 0}}}, False),
+        ({"vision_config": {}}, {"limit_mm_per_prompt": {"image": 2}}, True),
+        ({"vision_config": {}}, {"language_model_only": True}, False),
+        ({"vision_config": {}}, {"runner": "pooling"}, False),
+    ],
+)
+def test_the_files_say_whether_a_model_takes_images(
+    tmp_path: Path, configuration: dict[str, Any], arguments: dict[str, Any], takes: bool
+) -> None:
+    given(tmp_path, model=model_of(tmp_path, **configuration), **arguments)
+    backend = create(BackendSettings(name="vllm"))
+    assert isinstance(backend, ImageBackend)
+    assert backend.takes_images(context(tmp_path)) is takes
+
+
+def test_of_a_model_on_a_hub_only_the_engine_knows_whether_it_takes_images(tmp_path: Path) -> None:
+    given(tmp_path, model="some/model")
+    assert create(BackendSettings(name="vllm")).takes_images(context(tmp_path))  # type: ignore[attr-defined]  # a protocol
+
+
+def test_the_placeholder_of_a_known_kind_of_model_is_filled_in(tmp_path: Path) -> None:
+    given(tmp_path, model=model_of(tmp_path, model_type="phi3_v", img_processor={}))
+    backend = create(BackendSettings(name="vllm"))
+    assert backend.auto_complete(context(tmp_path)).parameter("image_placeholder") == "<|image_{number}|>"
+    assert backend.auto_complete(context(tmp_path, image_placeholder="<pic>")).parameter("image_placeholder") == "<pic>"
+    model_of(tmp_path, model_type="llama")
+    assert backend.auto_complete(context(tmp_path)).parameter("image_placeholder") == ""

@@ -3,6 +3,8 @@ crosses to vLLM and back. In the place of vLLM is `fake/vllm`."""
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import sys
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.backends.engines.test_isolated import answer, text
 from tpy.backend import BackendSettings, InstancePlacement, ModelContext
@@ -35,20 +38,33 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_environment(folder: Path) -> Path:
-    """An interpreter with numpy and the fake vLLM, and without this server."""
+    """An interpreter with numpy, Pillow and the fake vLLM, and without this server."""
     packages = folder / "packages"
     packages.mkdir(parents=True)
     (packages / "vllm").symlink_to(Path(__file__).parent / "fake" / "vllm")
-    found = find_spec("numpy")
-    assert found is not None
-    assert found.origin is not None
-    for place in (Path(found.origin).parent, Path(found.origin).parents[1] / "numpy.libs"):
-        (packages / place.name).symlink_to(place)
+    for package, libraries in (("numpy", "numpy.libs"), ("PIL", "pillow.libs")):
+        found = find_spec(package)
+        assert found is not None
+        assert found.origin is not None
+        for place in (Path(found.origin).parent, Path(found.origin).parents[1] / libraries):
+            (packages / place.name).symlink_to(place)
     (folder / "bin").mkdir()
     python = folder / "bin" / "python3"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {os.path.realpath(sys.executable)} "$@"\n')
     python.chmod(0o755)
     return folder
+
+
+def image(width: int, height: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (width, height)).save(file, "PNG")
+    return file.getvalue()
+
+
+def images(*files: bytes) -> Tensor:
+    array = np.empty(len(files), object)
+    array[:] = [base64.b64encode(file) for file in files]
+    return Tensor("image", DataType.BYTES, array)
 
 
 class Served:
@@ -162,9 +178,49 @@ def test_what_is_refused_is_named(served: Served, prompt: str, sampling: dict[st
     assert answer(served, served.ask(prompt, **sampling)) == error
 
 
-@pytest.mark.parametrize("name", ["image", "embedding_request"])
-def test_inputs_that_the_engine_cannot_use_are_refused(served: Served, name: str) -> None:
-    assert answer(served, served.ask("word", text(name, "x"))).startswith(f"input '{name}' is not supported")
+def test_inputs_that_the_engine_cannot_use_are_refused(served: Served) -> None:
+    assert answer(served, served.ask("word", text("embedding_request", "x"))).startswith(
+        "input 'embedding_request' is not supported"
+    )
+    assert answer(served, served.ask("word", images(image(2, 2)))) == "model 'm' takes no images"
+
+
+def test_special_tokens_may_be_left_out(served: Served) -> None:
+    assert json.loads(answer(served, served.ask("word", add_special_tokens=False)))["tokens"] == [4]
+    assert json.loads(answer(served, served.ask("<s> word", add_special_tokens=True)))["tokens"] == [1, 3, 4]
+    assert "'add_special_tokens' must be true or false" in answer(served, served.ask("word", add_special_tokens="no"))
+
+
+def test_a_prompt_may_be_cut(served: Served) -> None:
+    def tokens(prompt: str, most: object, **sampling: Any) -> Any:
+        return json.loads(answer(served, served.ask(prompt, truncate_prompt_tokens=most, **sampling)))["tokens"]
+
+    assert tokens("a bb ccc", 2) == [1, 1]
+    assert tokens("a bb ccc", None) == [1, 1, 2, 3]
+    assert len(tokens("word " * 30, -1)) == 19
+    assert tokens("", 2, prompt_token_ids=[5, 6, 7]) == [6, 7]
+    said = answer(served, served.ask("word", truncate_prompt_tokens=20))
+    assert said == "'truncate_prompt_tokens' must be a number from -1 to 19, got 20"
+
+
+def test_images_cross_to_vllm(tmp_path: Path, environment: Path) -> None:
+    served = Served(tmp_path, environment, model="seer")
+    try:
+        said = json.loads(answer(served, served.ask("<image> or <image>", images(image(8, 4), image(2, 3)))))
+        assert said["images"] == [[8, 4, "black"], [2, 3, "black"]]
+        assert said["tokens"] == [1, 7, 7, 7, 2, 7, 7, 7]
+        for prompt, given, error in (
+            ("word", [image(2, 2)], "the prompt has no place for each of its 1 images: Failed to apply prompt replacement"),
+            ("<image> " * 3, [image(2, 2)] * 3, "the engine refuses the request: At most 2 image(s) may be provided"),
+            ("<image> " * 7, [image(2, 2)], "the prompt has 22 tokens, at most 19 are taken"),
+            ("<image>", [image(9000, 9000)], "'image': image 1 of 1 has 9000 x 9000 pixels, and those of a request may have"),
+            ("<image>", [image(20, 20)[:50]], "'image': image 1 of 1 cannot be decoded: "),
+            ("<image>", [b"GIF"], "'image': image 1 of 1 is not a PNG, JPEG, WEBP, GIF or BMP file"),
+        ):
+            assert answer(served, served.ask(prompt, images(*given))).startswith(error), error
+        assert json.loads(answer(served, served.ask("a word")))["tokens"] == [1, 1, 4]
+    finally:
+        served.close()
 
 
 @pytest.mark.parametrize(
@@ -172,6 +228,7 @@ def test_inputs_that_the_engine_cannot_use_are_refused(served: Served, name: str
     [
         ({"model": "broken"}, Unavailable(r"vLLM .* cannot start: RuntimeError: the weights are broken")),
         ({"model": "wrong"}, InvalidArgument(r"vLLM .* refuses the model or its arguments: max_model_len is wrong")),
+        ({"model": "blind"}, InvalidArgument(r"failed to be inspected\.; most models that take images need torchvision")),
         (
             {"model": "embedder"},
             InvalidArgument(
@@ -201,11 +258,15 @@ def test_embeddings_cross_to_vllm_and_back(tmp_path: Path, environment: Path) ->
         for document, settings, error in (
             ("word", {"dimensions": 4}, "the engine refuses the request: only supports dimensions in range"),
             ("word", {"dimensions": 0}, "'dimensions' must be a number from 1 to"),
-            ("word", {"truncate_prompt_tokens": 3}, "'truncate_prompt_tokens' is not supported by backend vllm for embeddings"),
+            ("word", {"normalize": True}, "'normalize' is not supported by backend vllm for embeddings"),
+            ("word", {"truncate_prompt_tokens": 21}, "'truncate_prompt_tokens' must be a number from -1 to 20, got 21"),
+            ("word", {"truncate_prompt_tokens": 0}, "'truncate_prompt_tokens' must be -1, or an integer from 1 to 20, got 0"),
             ("word " * 20, {}, "the prompt has 21 tokens, at most 20 are taken"),
             ([100], {}, "'prompt_token_ids' has the token 100, the model knows 100"),
         ):
             assert answer(served, served.embed(document, settings)).startswith(error)
+        assert json.loads(answer(served, served.embed("a bb ccc dddd", {"truncate_prompt_tokens": 3}))) == [4.0]
+        assert json.loads(answer(served, served.embed([2] * 30, {"truncate_prompt_tokens": -1}))) == [40.0]
         assert answer(served, served.ask("word")).startswith("input 'embedding_request' is missing: the model gives embeddings")
     finally:
         served.close()

@@ -11,7 +11,13 @@ from tpy_platforms.openai.supported import adapters_of, settings_for, takes_toke
 
 from .test_models import PLAIN, TRTLLM, VLLM
 
-SETTINGS = {"temperature": 0.5, "logit_bias": {}, "skip_special_tokens": False, "top_k": 3}
+SETTINGS = {
+    "temperature": 0.5,
+    "logit_bias": {},
+    "skip_special_tokens": False,
+    "add_special_tokens": False,
+    "top_k": 3,
+}
 LISTED = {"supported_parameters": "temperature, top_k,skip_special_tokens"}
 
 
@@ -45,6 +51,8 @@ def test_models_that_get_tokens() -> None:
     names = {"supported_parameters": "prompt_token_ids"}
     found = [takes_tokens(VLLM, each, has_tokenizer=own) for each in ({}, LISTED, names) for own in (False, True)]
     assert found == [True, False, False, False, True, True]
+    ours = msgspec.structs.replace(VLLM, platform="vllm")
+    assert takes_tokens(ours, {}, has_tokenizer=True), "it takes them, and a text of them may have others"
     assert not takes_tokens(PLAIN, names, has_tokenizer=False)
 
 

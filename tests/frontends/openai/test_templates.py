@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from tpy.errors import InvalidArgument, Unsupported
-from tpy_platforms.openai.requests import Message, conversation_of
+from tpy_platforms.openai.contents import conversation_of
+from tpy_platforms.openai.requests import Message
 from tpy_platforms.openai.templates import ChatTemplate, read_tokenizer, template_of
 
 CHATML = (
@@ -22,7 +23,7 @@ CHATML = (
 
 
 def render(text: str, *messages: Message, tools: list[dict[str, object]] | None = None) -> str:
-    return ChatTemplate(text=text).render(conversation_of(list(messages)).messages, tools)
+    return ChatTemplate(text=text).render(conversation_of(list(messages), "m", images=False).messages, tools)
 
 
 def test_a_template_of_a_real_tokenizer() -> None:
@@ -99,3 +100,28 @@ def test_a_tokenizer_that_is_no_good_is_read_once_until_it_changes(tmp_path: Pat
     assert len(reads) == 1
     file.write_text('{"chat_template": "good"}')
     assert template_of("m", {"tokenizer": str(tmp_path)}, None).text == "good"
+
+
+@pytest.mark.parametrize(
+    ("loop", "takes"),
+    [
+        ("{% for part in message.content %}{{ part.text }}{% endfor %}", True),
+        ("{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part.text }}{% endfor %}", True),
+        ("{% for part in message['content'][1:] %}{{ part.text }}{% endfor %}", True),
+        ("{% set content = message.content %}{% for part in content %}{{ part.text }}{% endfor %}", True),
+        ("{% set found = message.content %}{% for part in found %}{{ part.text }}{% endfor %}", True),
+        ("{% macro show(given) %}{% for part in given %}{{ part }}{% endfor %}{% endmacro %}{{ show(message.content) }}", True),
+        (
+            "{% macro show(given) %}{% for part in given %}{{ part }}{% endfor %}{% endmacro %}{{ show(given=message.content) }}",
+            True,
+        ),
+        ("{% macro show(given) %}{% for part in given %}{{ part }}{% endfor %}{% endmacro %}{{ show(tools) }}", False),
+        ("{{ message.content }}", False),
+        ("{{ message.content }}{% for tool in tools %}{{ tool }}{% endfor %}", False),
+        ("{% for line in message.content.split('x') %}{{ line }}{% endfor %}", False),
+        ("{% for", False),
+    ],
+)
+def test_whether_a_template_takes_the_parts_of_a_content(loop: str, takes: bool) -> None:
+    text = f"{{% for message in messages %}}{loop}{{% endfor %}}"
+    assert ChatTemplate(text=text).takes_parts() is takes

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from tpy.backend import BackendCapabilities, InstancePlacement, LoadedModel, ModelContext, ModelInstance
-from tpy.backend.engine import EmbeddingBackend, EngineBackend, EngineModel
+from tpy.backend.engine import EmbeddingBackend, EngineBackend, EngineModel, ImageBackend
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
 from tpy_data.backends.engines.instance import EngineInstance
@@ -34,8 +34,10 @@ class ServedEngines:
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Inputs, outputs and the transaction policy, then what the engine adds. Raises TpyError."""
-        kind = embedding if self._gives_embeddings(context) else asking
-        config = kind.with_inputs_and_outputs(context.config)
+        if self._gives_embeddings(context):
+            config = embedding.with_inputs_and_outputs(context.config)
+        else:
+            config = asking.with_inputs_and_outputs(context.config, images=self._takes_images(context))
         completed: ModelConfig = self._backend.auto_complete(context_with(context, config))
         return completed
 
@@ -47,8 +49,9 @@ class ServedEngines:
                 f"model '{config.name}' must be decoupled: its engine answers in pieces; "
                 "model_transaction_policy { decoupled: true }"
             )
-        embeds = self._gives_embeddings(context)
-        return ServedEngineModel(context, self._backend.load(context), step_limit_s(config), embeds=embeds)
+        embeds, takes_images = self._gives_embeddings(context), self._takes_images(context)
+        model = self._backend.load(context)
+        return ServedEngineModel(context, model, step_limit_s(config), embeds=embeds, takes_images=takes_images)
 
     def close(self) -> None:
         """As `Backend.close`."""
@@ -57,15 +60,19 @@ class ServedEngines:
     def _gives_embeddings(self, context: ModelContext) -> bool:
         return isinstance(self._backend, EmbeddingBackend) and self._backend.gives_embeddings(context)
 
+    def _takes_images(self, context: ModelContext) -> bool:
+        return isinstance(self._backend, ImageBackend) and self._backend.takes_images(context)
+
 
 class ServedEngineModel:
     """A `LoadedModel`."""
 
-    def __init__(self, context: ModelContext, model: EngineModel, limit_s: float, *, embeds: bool) -> None:
+    def __init__(self, context: ModelContext, model: EngineModel, limit_s: float, *, embeds: bool, takes_images: bool) -> None:
         self._context = context
         self._model = model
         self._limit_s = limit_s
         self._embeds = embeds
+        self._takes_images = takes_images
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
         """An engine in a thread. Raises TpyError."""
@@ -79,6 +86,7 @@ class ServedEngineModel:
                 step_limit_s=self._limit_s,
                 log=context.log,
                 embeds=self._embeds,
+                takes_images=self._takes_images,
             )
         except BaseException:
             metrics.close()

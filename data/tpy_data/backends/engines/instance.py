@@ -49,8 +49,10 @@ class EngineInstance:
         step_limit_s: float,
         log: Log,
         embeds: bool = False,
+        takes_images: bool = False,
     ) -> None:
-        """Makes the engine, in the thread that it will run in; `embeds`: it gives embeddings. Raises what that raises."""
+        """Makes the engine, in the thread that it will run in; `embeds`: it gives embeddings; `takes_images`: it takes them with
+        a prompt. Raises what that raises."""
         self.end_reason = f"the engine of instance '{name}' has ended"
         self._name = name
         self._make = make
@@ -58,6 +60,7 @@ class EngineInstance:
         self._step_limit_s = step_limit_s
         self._log = log
         self._embeds = embeds
+        self._takes_images = takes_images
         self._loop: StepLoop | None = None
         self._refusals: list[BaseException] = []
         self._limits = EngineLimits(sequences=1)
@@ -127,7 +130,9 @@ class EngineInstance:
             self._made.set()
             return
         try:
-            loop = self._loop = StepLoop(engine, self._metrics, time.monotonic_ns, embeds=self._embeds)
+            loop = self._loop = StepLoop(
+                engine, self._metrics, time.monotonic_ns, embeds=self._embeds, takes_images=self._takes_images
+            )
             self._made.set()
             self._step(loop)
         except BaseException as error:  # what an engine may raise is not known

@@ -56,12 +56,21 @@ class StepLoop:
     """Turns: take what has come and what was cancelled, have the engine step, send what there is room for.
 
     `give` may be called by any thread, `turn` by that of the engine, and `fail` by any one: nothing more is sent then by others.
-    With `embeds` its requests ask for embeddings.
+    With `embeds` its requests ask for embeddings, with `takes_images` they may have images.
     """
 
-    def __init__(self, engine: Engine, metrics: EngineMetrics, now_ns: Callable[[], int], *, embeds: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        metrics: EngineMetrics,
+        now_ns: Callable[[], int],
+        *,
+        embeds: bool = False,
+        takes_images: bool = False,
+    ) -> None:
         self._engine = engine
         self._embeds = embeds
+        self._takes_images = takes_images
         self._metrics = metrics
         self._now_ns = now_ns
         self._came: deque[tuple[ExecutionRequest, ResponseSender, int]] = deque()
@@ -145,7 +154,7 @@ class StepLoop:
                 embedding = embedding_asked_of(number, request.inputs)
                 answer, generation = EmbeddingAnswer(embedding), embedding.request
             else:
-                asked = asked_of(number, request.inputs, request.parameters)
+                asked = asked_of(number, request.inputs, request.parameters, takes_images=self._takes_images)
                 answer, generation = GeneratedAnswer(asked), asked.request
             self._engine.add(generation)
         except TpyError as error:

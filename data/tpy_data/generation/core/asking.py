@@ -14,11 +14,18 @@ from tpy.backend.engine import EngineRequest
 from tpy.config.model_config import ModelConfig, ModelInput, ModelOutput, TransactionPolicy
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
-from tpy.limits import ENGINE_BYTES_PER_TOKEN, ENGINE_LOGPROBS_MAX, ENGINE_N_MAX, ENGINE_PROMPT_BYTES_MAX
+from tpy.limits import (
+    ENGINE_BYTES_PER_TOKEN,
+    ENGINE_LOGPROBS_MAX,
+    ENGINE_N_MAX,
+    ENGINE_PROMPT_BYTES_MAX,
+    ENGINE_TOKENS_PER_IMAGE,
+)
 from tpy.messages import DataType, ParameterValue
 from tpy.units import KIB
 from tpy_data.generation.core.cost import Cost
 from tpy_data.generation.core.embedding import REQUEST, embedding_cost
+from tpy_data.generation.core.images import IMAGE, INPUT, count_of, images_of
 from tpy_data.generation.core.inputs import Inputs, bytes_in, flag_in
 
 MAX_TOKENS_DEFAULT: Final = 16
@@ -42,9 +49,6 @@ RETURNS: Final = (
     "num_token_ids",
 )
 """Outputs that are made where `return_<name>` is true."""
-
-_UNUSED_INPUTS: Final = ("image", REQUEST)
-"""Inputs of Triton's vLLM backend that no engine takes yet. A configuration may have them all the same."""
 
 _FLAGS: Final = ("stream", "exclude_input_in_output", *[f"return_{name}" for name in RETURNS])
 _OUTPUTS: Final = (
@@ -72,12 +76,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     returns: frozenset[str]
 
 
-def with_inputs_and_outputs(config: ModelConfig) -> ModelConfig:
-    """The configuration with what an engine's model must have, where it is missing; Triton's backend adds the same."""
+def with_inputs_and_outputs(config: ModelConfig, *, images: bool = False) -> ModelConfig:
+    """The configuration with what an engine's model must have, where it is missing; Triton's backend adds the same. `images`: the
+    model takes them."""
     inputs = [
         ModelInput(name="text_input", data_type=DataType.BYTES, dims=(1,)),
         ModelInput(name="sampling_parameters", data_type=DataType.BYTES, dims=(1,), optional=True),
         *[ModelInput(name=name, data_type=DataType.BOOL, dims=(1,), optional=True) for name in _FLAGS],
+        *([INPUT] if images else []),
     ]
     outputs = [ModelOutput(name=name, data_type=datatype, dims=(count,)) for name, datatype, count in _OUTPUTS]
     known_inputs = {each.name for each in config.input}
@@ -91,11 +97,13 @@ def with_inputs_and_outputs(config: ModelConfig) -> ModelConfig:
     )
 
 
-def asked_of(number: int, inputs: Inputs, parameters: Parameters) -> Asked:
+def asked_of(number: int, inputs: Inputs, parameters: Parameters, *, takes_images: bool = False) -> Asked:
     """The request that these inputs are, under this number. Raises InvalidArgument with the name of what is wrong."""
-    for name in _UNUSED_INPUTS:
+    # A configuration may have all inputs of Triton's vLLM backend.
+    for name in (REQUEST,) if takes_images else (IMAGE, REQUEST):
         if name in inputs and inputs[name].array.size:
-            raise InvalidArgument(f"input '{name}' is not supported by the model's engine: it generates text from text")
+            from_what = "text and images" if takes_images else "text"
+            raise InvalidArgument(f"input '{name}' is not supported by the model's engine: it generates text from {from_what}")
     settings = _settings(inputs, parameters)
     stream = flag_in(inputs, "stream")
     repeats_prompt = not flag_in(inputs, "exclude_input_in_output", default=stream)
@@ -122,6 +130,7 @@ def asked_of(number: int, inputs: Inputs, parameters: Parameters) -> Asked:
             max_tokens=_integer(settings, "max_tokens", 1, 2**31 - 1, MAX_TOKENS_DEFAULT) or MAX_TOKENS_DEFAULT,
             sampling=settings,
             logprobs=logprobs is not None,
+            images=images_of(inputs) if takes_images else (),
         ),
         stream=stream,
         repeats_prompt=repeats_prompt,
@@ -130,21 +139,23 @@ def asked_of(number: int, inputs: Inputs, parameters: Parameters) -> Asked:
 
 
 def cost_of(inputs: Inputs, parameters: Parameters, longest: int = 0) -> Cost:
-    """The room that the request needs, by an estimate of its prompt's tokens, and `max_tokens` of each sequence, which has
-    `longest` at most (0: not known). Quick, whatever the request is. Raises InvalidArgument for settings that are wrong."""
+    """The room that the request needs, by an estimate of the tokens of its prompt and images, and `max_tokens` of each sequence,
+    which has `longest` at most (0: not known). Quick, whatever the request is. Raises InvalidArgument for settings that are
+    wrong."""
     if bytes_in(inputs, REQUEST):
         return embedding_cost(inputs, longest)
+    of_images = count_of(inputs) * ENGINE_TOKENS_PER_IMAGE
     given = inputs.get("sampling_parameters")
     size = 0 if given is None else len(bytes_in(inputs, "sampling_parameters"))
     if size > _PARSED_AT_ONCE:  # tokens as numbers, mostly
-        tokens = size // ENGINE_BYTES_PER_TOKEN + MAX_TOKENS_DEFAULT
+        tokens = size // ENGINE_BYTES_PER_TOKEN + MAX_TOKENS_DEFAULT + of_images
         return Cost(1, min(tokens, longest) if longest else tokens)
     settings = _settings(inputs, parameters)
     sequences = _integer(settings, "n", 1, ENGINE_N_MAX, 1) or 1
     generated = _integer(settings, "max_tokens", 1, 2**31 - 1, MAX_TOKENS_DEFAULT) or MAX_TOKENS_DEFAULT
     token_ids = settings.get("prompt_token_ids")
     prompt = len(token_ids) if isinstance(token_ids, list) else len(bytes_in(inputs, "text_input")) // ENGINE_BYTES_PER_TOKEN + 1
-    tokens = prompt + sequences * generated
+    tokens = prompt + of_images + sequences * generated
     return Cost(sequences, min(tokens, sequences * longest) if longest else tokens)
 
 

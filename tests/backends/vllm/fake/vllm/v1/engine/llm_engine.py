@@ -31,9 +31,28 @@ class Vector:
 
 class Tokenizer:
     bos_token = "<s>"
+    truncation_side = "left"
 
-    def encode(self, text, add_special_tokens):
-        return [1] * add_special_tokens + [len(word) for word in text.split()]
+    def encode(self, text, add_special_tokens, truncation=False, max_length=None):
+        tokens = [1] * add_special_tokens + [len(word) for word in text.split()]
+        return tokens[:max_length] if truncation else tokens
+
+
+def rendered(prompts, skip_mm_cache=False):
+    """Each image gets three tokens in place of a 7."""
+    (prompt,) = prompts
+    if "multi_modal_data" not in prompt:
+        return prompts
+    assert skip_mm_cache
+    images = prompt["multi_modal_data"]["image"]
+    if len(images) > 2:
+        raise VLLMClientError("At most 2 image(s) may be provided in one prompt.")
+    tokens = []
+    for token in prompt["prompt_token_ids"]:
+        tokens += [7] * 3 if token == 7 else [token]
+    if tokens.count(7) < 3 * len(images):
+        raise AssertionError("Failed to apply prompt replacement")
+    return [{"prompt_token_ids": tokens, "images": images}]
 
 
 class LLMEngine:
@@ -42,6 +61,8 @@ class LLMEngine:
         assert enable_multiprocessing
         if arguments.model == "broken":
             raise RuntimeError("the weights are broken")
+        if arguments.model == "blind":
+            raise ValueError("Model architectures ['X'] failed to be inspected.")
         if arguments.model == "wrong":
             raise ValueError("max_model_len is wrong")
         return cls(arguments, stat_loggers[0](None, 0))
@@ -56,11 +77,17 @@ class LLMEngine:
             self.core, theirs = context.Pipe()
             context.Process(target=theirs.recv, name="EngineCore").start()
         self.vllm_config = SimpleNamespace(
-            model_config=SimpleNamespace(max_model_len=arguments.max_model_len, get_vocab_size=lambda: 100),
+            model_config=SimpleNamespace(
+                max_model_len=arguments.max_model_len,
+                get_vocab_size=lambda: 100,
+                multimodal_config=SimpleNamespace(media_io_kwargs={"image": {"background": "black"}}),
+            ),
             cache_config=SimpleNamespace(num_gpu_blocks=11, block_size=16),
             scheduler_config=SimpleNamespace(max_num_seqs=arguments.max_num_seqs),
         )
-        self.renderer = SimpleNamespace(render_cmpl=list)
+        sees = arguments.model == "seer"
+        processor = SimpleNamespace(info=SimpleNamespace(allowed_mm_limits={"image": 2})) if sees else None
+        self.renderer = SimpleNamespace(render_cmpl=rendered, mm_processor=processor)
         self.engine_core = SimpleNamespace(shutdown=lambda: None)
 
     def get_supported_tasks(self):
@@ -84,6 +111,7 @@ class LLMEngine:
             "parameters": parameters.arguments,
             "structure": structure and structure.arguments,
             "adapter": lora_request,
+            **({"images": prompt["images"]} if "images" in prompt else {}),
             "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         }
         self.requests[name] = [json.dumps(said), None]
