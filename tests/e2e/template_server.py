@@ -47,6 +47,7 @@ class TemplateServer:
                 _TEMPLATE,
                 str(listener.fileno()),
                 str(worker),
+                str(os.getpid()),
                 _ROOM,
                 *[_HOSTING] * hosting,
             ]
@@ -146,9 +147,11 @@ def _forks(listener: socket.socket) -> tuple[dict[str, Any], int]:
     return json.loads(data), control
 
 
-def _main(listener: socket.socket, worker: str, *, hosting: bool) -> None:
+def _main(listener: socket.socket, worker: str, parent: int, *, hosting: bool) -> None:
     """Import what a template imports. In each forked process, be one: run its program."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it ended before the line above
     path = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
     sys.path[:] = [*path, str(Path(worker).parent / "importable")]
     package = importlib.import_module("tpy_worker_package")
@@ -158,7 +161,7 @@ def _main(listener: socket.socket, worker: str, *, hosting: bool) -> None:
         importlib.import_module(f"{package.NAME}.hosting.runner")
     template = importlib.import_module(f"{package.NAME}.template")
     sys.path[:] = path
-    parent = str(os.getpid())
+    us = str(os.getpid())
     order, control = _forks(listener)
     os.setpgid(0, 0)
     with open(os.devnull, "r+b", buffering=0) as null:
@@ -168,9 +171,9 @@ def _main(listener: socket.socket, worker: str, *, hosting: bool) -> None:
     os.environ.clear()
     os.environ.update(order["environment"])
     template.set_command_line([_TEMPLATE, str(control), order["server"], _ROOM])
-    sys.argv[1:] = [_TEMPLATE, str(control), parent, _ROOM, *order["more"]]
+    sys.argv[1:] = [_TEMPLATE, str(control), us, _ROOM, *order["more"]]
     runpy.run_path(worker, run_name="__main__")
 
 
 if __name__ == "__main__":
-    _main(socket.socket(fileno=int(sys.argv[2])), sys.argv[3], hosting=_HOSTING in sys.argv)
+    _main(socket.socket(fileno=int(sys.argv[2])), sys.argv[3], int(sys.argv[4]), hosting=_HOSTING in sys.argv)
