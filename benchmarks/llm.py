@@ -53,6 +53,7 @@ def bare(model: Path, streams: int, tokens: int) -> dict[str, float]:
     scheduler = genai.SchedulerConfig()
     scheduler.num_kv_blocks = 1024
     scheduler.max_num_seqs = 64
+    scheduler.max_num_batched_tokens = 512  # as the server's, twice the engine's own
     scheduler.enable_prefix_caching = False
     pipeline = genai.ContinuousBatchingPipeline(str(model), scheduler, "CPU", {})
     config = genai.GenerationConfig()

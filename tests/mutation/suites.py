@@ -29,6 +29,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     f"{_SCHEDULERS}/core/device_queue.py": ("fuzz:scheduler_fair_devices", "tests/schedulers/test_device_shares.py"),
     f"{_SCHEDULERS}/core/tuned_cores.py": ("fuzz:scheduler_tuned", "tests/tuning"),
     f"{_SCHEDULERS}/core/length_*.py": ("fuzz:scheduler_lengths", "fuzz:scheduler_lengths_fair", "tests/tuning/test_lengths.py"),
+    f"{_SCHEDULERS}/core/arrivals.py": ("tests/tuning",),
     f"{_SCHEDULERS}/core/batch_tuner.py": ("tests/tuning",),
     f"{_SCHEDULERS}/core/cost_curve.py": ("tests/tuning",),
     f"{_SCHEDULERS}/core/replay.py": ("tests/tuning",),

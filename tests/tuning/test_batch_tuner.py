@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpy.messages import CurvePoint
+from tpy_data.schedulers.core.arrivals import Arrivals
 from tpy_data.schedulers.core.batch_tuner import BatchTuner, TunerTerms
 from tpy_data.schedulers.core.cost_curve import CostCurve
-from tpy_data.schedulers.core.replay import Arrivals, alone, beside, lost_beside_ns, lost_ns
+from tpy_data.schedulers.core.replay import alone, beside, lost_beside_ns, lost_ns
 from tpy_data.schedulers.core.splitting import quickest, splits
 
 ROWS_MAX = 16

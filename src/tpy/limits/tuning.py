@@ -40,9 +40,10 @@ TUNED_CONVOYS_MIN: Final = 12
 WINDOWS_LATELY: Final = 8
 """The last replays, in which a wait must not have cost more than it saved: clients may have gone."""
 
-LEARN_NS_MIN: Final = 2 * NS_PER_MS
+LEARN_NS_MIN: Final = 5 * NS_PER_MS
 """From one batch that is learned of to the next, where its size is known and no wait has paid for long: to learn costs some
-twenty microseconds, 1 % of this. Clients that come together are still seen within some ten of these."""
+twenty microseconds, with what a look at the curve costs 1 % of this. Clients that come together are still seen within some ten of
+these."""
 
 SPLIT_NS_MIN: Final = NS_PER_MS
 """A batch that takes less is neither split nor tried with half its size: what else the machine does meanwhile matters more to

@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tpy.limits.tuning import (
-    ARRIVALS_NS,
     COMPANY_MEMORY,
     FIT_BATCHES,
     GAIN_PERMILLE_MIN,
@@ -32,8 +31,9 @@ from tpy.limits.tuning import (
 )
 from tpy.messages import TunedSize, TunedWait, TuningActivity
 from tpy.units import NS_PER_S
+from tpy_data.schedulers.core.arrivals import ArrivalRate, Arrivals
 from tpy_data.schedulers.core.cost_curve import CostCurve
-from tpy_data.schedulers.core.replay import Arrivals, alone, beside, lost_beside_ns, lost_ns
+from tpy_data.schedulers.core.replay import alone, beside, lost_beside_ns, lost_ns
 from tpy_data.schedulers.core.splitting import quickest, splits
 
 _PARTS: Final = (32, 8, 4, 2, 1)
@@ -67,36 +67,6 @@ class TunerTerms(msgspec.Struct, frozen=True, kw_only=True):
     fit_batches: int = FIT_BATCHES
     split_ns_min: int = SPLIT_NS_MIN
     learn_ns_min: int = LEARN_NS_MIN
-
-
-class ArrivalRate:
-    """Rows that arrive in a time: of the last ARRIVALS_NS about, older ones count half. What arrives is added to `rows`; at
-    `half_ns` they are to be halved."""
-
-    __slots__ = ("_since_ns", "half_ns", "rows")
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._since_ns = 0
-        self.half_ns = -1
-
-    def halve(self, now_ns: int) -> None:
-        """Have what came until now count half."""
-        span_ns = now_ns - self._since_ns
-        if self.half_ns < 0:
-            self._since_ns = now_ns
-        else:
-            self.rows = max(1, self.rows // 2)
-            self._since_ns = now_ns - min(span_ns // 2, ARRIVALS_NS)
-        self.half_ns = self._since_ns + ARRIVALS_NS
-
-    def per_s(self, now_ns: int) -> int:
-        """Rows in a second."""
-        return self.rows * NS_PER_S // max(now_ns - self._since_ns, 1) if self.rows > 1 else 0
-
-    def in_ns(self, time_ns: int, now_ns: int) -> int:
-        """Rows in a time."""
-        return self.rows * time_ns // max(now_ns - self._since_ns, 1) if self.rows > 1 else 0
 
 
 class _Wait:
@@ -299,9 +269,11 @@ class BatchTuner:
         over, self.over = self.over, None
         if over is None:
             return
+        was_known = self.curve.is_known(over.rows)
         self.curve.add(over.rows, over.took_ns)
         self._batches += 1
-        if self._batches < self._terms.fit_batches or self._batches % self._terms.fit_batches == 0:
+        is_new = not was_known and self.curve.is_known(over.rows)
+        if is_new or self._batches < self._terms.fit_batches or self._batches % self._terms.fit_batches == 0:
             self._look(over.now_ns)
         if over.window is not None and (over.window.is_sent or self.instances > 1):
             self._replay(over.window, over.now_ns)

@@ -2,36 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import NamedTuple
 
-from tpy.limits.tuning import REPLAYED_ARRIVALS_MAX
+from tpy_data.schedulers.core.arrivals import Arrivals
 from tpy_data.schedulers.core.cost_curve import CostCurve
-
-
-class Arrivals:
-    """The rows that arrived, by the time since the batch could have gone."""
-
-    __slots__ = ("_offsets_ns", "_rows")
-
-    def __init__(self) -> None:
-        self._offsets_ns: list[int] = []
-        self._rows: list[int] = []  # by then, all together
-
-    def add(self, rows: int, offset_ns: int) -> None:
-        """A request has come. Of more than REPLAYED_ARRIVALS_MAX the last ones do not count."""
-        if len(self._rows) < REPLAYED_ARRIVALS_MAX:
-            self._offsets_ns.append(offset_ns)
-            self._rows.append(rows + (self._rows[-1] if self._rows else 0))
-
-    def rows_by(self, offset_ns: int) -> int:
-        """The rows that arrived by then."""
-        index = bisect_right(self._offsets_ns, offset_ns)
-        return self._rows[index - 1] if index else 0
-
-    def time_of(self, rows: int) -> int:
-        """The time by which `rows` rows had arrived. At least that many did."""
-        return self._offsets_ns[bisect_right(self._rows, rows - 1)]
 
 
 class Alone(NamedTuple):
