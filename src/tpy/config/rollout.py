@@ -9,6 +9,8 @@ import msgspec
 
 from tpy.config.model_config import ModelConfig
 from tpy.echo import echo
+from tpy.errors import InvalidArgument
+from tpy.limits import ROLLOUT_PLAN_BYTES_MAX
 
 PARAMETER: Final = "rollout"
 """The model parameter that has the plan, a JSON object as RolloutPlan; without it a new version gets all requests at once."""
@@ -96,6 +98,22 @@ def rollout_plan(config: ModelConfig) -> RolloutPlan | None:
         return None
     plan = read_plan(text)
     check_fits(plan, config)
+    return plan
+
+
+def given_plan(model_name: str, text: str, config: ModelConfig) -> RolloutPlan | None:
+    """The plan that came with a call; None without one. Raises InvalidArgument for an impossible one."""
+    if not text:
+        return None
+    try:
+        if (size := len(text.encode())) > ROLLOUT_PLAN_BYTES_MAX:
+            raise ValueError(f"it has {size} bytes, at most {ROLLOUT_PLAN_BYTES_MAX} are allowed")
+        plan = read_plan(text)
+        check_fits(plan, config)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"the plan for {echo(model_name)} is not a valid rollout plan: {error}, expected a JSON object like {EXAMPLE}"
+        ) from None
     return plan
 
 

@@ -14,13 +14,12 @@ import msgspec
 import trio
 
 from tpy.clock import Clock
-from tpy.config import ModelConfig
-from tpy.config.rollout import EXAMPLE, PARAMETER, RolloutPlan, check_fits, read_plan, rollout_plan
+from tpy.config.rollout import PARAMETER, RolloutPlan, check_fits, given_plan, rollout_plan
 from tpy.echo import echo
-from tpy.errors import AmbiguousName, InvalidArgument, NotFound
+from tpy.errors import AmbiguousName, NotFound
 from tpy.files import UnusableFile, replace_file
 from tpy.ids import ModelId, Version
-from tpy.limits import ROLLOUT_FILE_BYTES_MAX, ROLLOUT_LOOK_S, ROLLOUT_PLAN_BYTES_MAX
+from tpy.limits import ROLLOUT_FILE_BYTES_MAX, ROLLOUT_LOOK_S
 from tpy.messages import (
     ModelState,
     RolloutArm,
@@ -237,7 +236,7 @@ class Rollouts:
         model, old, new = self._pair(model_name)
         known = self._models.get(model)
         config = new.served_copy.config
-        given = _given_plan(model_name, plan_text, config)
+        given = given_plan(model_name, plan_text, config)
         if given is None and rollout_plan(config) is None:
             given = None if known is None else known.plan
             if given is None:
@@ -489,22 +488,6 @@ class Rollouts:
             self._is_unwritten = not isinstance(error, UnusableFile)
             if not was_unwritten:
                 _log.error("--rollout-file %(file)s cannot be written: %(reason)s", {"file": str(file), "reason": str(error)})
-
-
-def _given_plan(model_name: str, text: str, config: ModelConfig) -> RolloutPlan | None:
-    """The plan that came with a call; None without one. Raises InvalidArgument for an impossible one."""
-    if not text:
-        return None
-    try:
-        if (size := len(text.encode())) > ROLLOUT_PLAN_BYTES_MAX:
-            raise ValueError(f"it has {size} bytes, at most {ROLLOUT_PLAN_BYTES_MAX} are allowed")
-        plan = read_plan(text)
-        check_fits(plan, config)
-    except ValueError as error:
-        raise InvalidArgument(
-            f"the plan for {echo(model_name)} is not a valid rollout plan: {error}, expected a JSON object like {EXAMPLE}"
-        ) from None
-    return plan
 
 
 def _listed(versions: Sequence[Served]) -> str:
