@@ -4,6 +4,7 @@ written. Documents are good ones with parts replaced."""
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
@@ -129,6 +130,11 @@ def check(plan: ImportPlan) -> None:
     assert as_json_text(plan, PLACE)
 
 
+def is_unchanged(document: dict[str, Any], original: dict[str, Any]) -> bool:
+    """As texts: to Python, `true` in the place of 1 is the same."""
+    return json.dumps(document) == json.dumps(original)
+
+
 @settings(max_examples=60)
 @given(changed(MLSERVER), st.booleans())
 def test_mlserver(document: dict[str, Any], trust: bool) -> None:
@@ -143,7 +149,7 @@ def test_mlserver(document: dict[str, Any], trust: bool) -> None:
         folders, server if isinstance(server, dict) else {}, MLServerPackage(folder="/package", modules=frozenset()), trust=trust
     )
     check(plan)
-    if document == MLSERVER and trust:
+    if is_unchanged(document, MLSERVER) and trust:
         assert ([each.name for each in plan.models], plan.refused) == (["a", "b", "c"], [])
 
 
@@ -155,8 +161,8 @@ def test_openvino_model_server(document: dict[str, Any]) -> None:
         networks = [ServedNetwork(settings=each, base=base) for each in settings_of(document)]
         plan = plan_openvino_server(document, networks)
     except Unimportable:
-        assert document != OPENVINO
+        assert not is_unchanged(document, OPENVINO)
         return
     check(plan)
-    if document == OPENVINO:
+    if is_unchanged(document, OPENVINO):
         assert [each.name for each in plan.models] == ["m", "p"]
