@@ -14,6 +14,7 @@ from quart_trio import QuartTrio
 from tpy.clock import SystemClock
 from tpy.frontends.http.app import bare_app
 from tpy.frontends.http.application import Application
+from tpy.frontends.http.message import HttpReply, HttpRequest
 from tpy.frontends.http.options import RestrictedApi
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.serving import create_port, serve_http_port
@@ -129,3 +130,21 @@ async def test_an_application_that_cannot_be_imported_is_an_error_of_the_request
         assert "No module named 'quart'" in caplog.text
         assert (await client.ask(get("/v2"))).status == 404  # it is tried again, and has no routes
         await client.stream.aclose()
+
+
+async def test_a_fault_in_what_the_port_answers_itself_is_an_error_of_the_request(caplog: pytest.LogCaptureFixture) -> None:
+    async def answer(request: HttpRequest) -> HttpReply | None:
+        if request.path == "/broken":
+            raise KeyError("a fault")
+        return HttpReply()
+
+    port = HttpPort(options=options(), endpoint=None, clock=SystemClock(), answer=answer)
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        server = Served(port, str(await nursery.start(partial(serve_http_port, port, stop=stop))))
+        client = await server.connect()
+        assert (await client.ask(get("/broken"))).status == 500
+        assert "a fault" in caplog.text
+        assert (await client.ask(get("/whole"))).status == 200, "the port goes on"
+        await client.stream.aclose()
+        stop.set()

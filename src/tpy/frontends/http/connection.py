@@ -26,6 +26,7 @@ import trio
 
 from tpy import limits
 from tpy.errors import InvariantViolation, Unavailable
+from tpy.frontends.http.application import Application
 from tpy.frontends.http.infer import InferCall, InferEndpoint, open_record, unexpected_error_reply
 from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply
 from tpy.frontends.http.parser import ParserPhase, RequestParser
@@ -365,15 +366,12 @@ class Http1Connection:
 
     async def _answer_alone(self, pending: Pending, request: HttpRequest) -> None:
         """Answer a request that is not inference: the port itself, or its application."""
-        reply = None if self._port.answer is None else await self._port.answer(request)
-        if reply is None:
-            application = self._port.application
-            if application is None:
-                raise InvariantViolation("a port without an application has no answer")
-            try:
-                hosted = await application.ready()
-            except Exception:  # it cannot be imported
-                reply = unexpected_error_reply(request.path)
+        try:
+            reply = None if self._port.answer is None else await self._port.answer(request)
+            if reply is None:
+                hosted = await self._application().ready()
+        except Exception:  # a fault of ours, or it cannot be imported
+            reply = unexpected_error_reply(request.path)
         if reply is not None:
             self._end_alone()
             self._replies.fill(pending, reply)
@@ -383,6 +381,11 @@ class Http1Connection:
         self._exchange = QuartExchange(self._replies, pending, done=self._end_alone, failed=self._scope.cancel)
         secure = self._port.listen_options.tls is not None
         await self._exchange.run(hosted, request, self._certificate, *self._addresses, secure=secure)
+
+    def _application(self) -> Application:
+        if self._port.application is None:
+            raise InvariantViolation("a port without an application has no answer")
+        return self._port.application
 
     def _end_alone(self) -> None:
         self._exchange = None
