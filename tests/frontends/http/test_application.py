@@ -107,7 +107,7 @@ async def test_other_forms_of_health_are_the_applications(request_bytes: bytes, 
 
 
 async def test_health_that_is_restricted_needs_its_header() -> None:
-    async with served(restricted=(RestrictedApi(apis=("health",), header="key", value="secret"),)) as server:
+    async with served(restricted=(RestrictedApi(apis=frozenset({"health"}), header="key", value="secret"),)) as server:
         client = await server.connect()
         assert (await client.ask(get("/v2/health/live"))).status == 403
         assert (await client.ask(get("/v2/health/live", "key: secret"))).status == 200
