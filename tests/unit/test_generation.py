@@ -241,3 +241,11 @@ def test_nothing_is_known_of_a_tokenizer_with_fewer_tokens_than_its_model(vocabu
     texts = TokenTexts(lambda parts: [_decode_words(part) for part in parts], _encode_words, vocabulary, _show_words)
     assert texts.text_of([1, 2]) is None
     assert not texts.text_of([])
+
+
+def test_nothing_is_known_of_a_tokenizer_that_cannot_give_a_part_of_a_character() -> None:
+    def decode_all(texts: list[list[int]]) -> list[str]:
+        return [bytes(text).decode() for text in texts]
+
+    texts = TokenTexts(decode_all, lambda text: list(text.encode()), 256, decode_all)
+    assert texts.text_of([97, 98]) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,14 +28,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 class OnVllm(EmbeddingConformance):
     model = ""
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def engine(cls, subject: EngineUnderTest) -> Iterator[Engine]:
-        """One for all tests: a start takes half a minute."""
-        engine = subject.create()
-        yield engine
-        engine.close()
 
     @pytest.fixture(scope="class")
     @classmethod

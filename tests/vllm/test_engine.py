@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -36,14 +35,6 @@ def _asking(**sampling: object) -> EngineRequest:
 
 
 class TestVllm(EngineConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def engine(cls, subject: EngineUnderTest) -> Iterator[Engine]:
-        """One for all tests: a start takes half a minute."""
-        engine = subject.create()
-        yield engine
-        engine.close()
-
     @pytest.fixture(scope="class")
     @classmethod
     def subject(cls) -> EngineUnderTest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,14 +30,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestVllm(ImageConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def engine(cls, subject: EngineUnderTest) -> Iterator[Engine]:
-        """One for all tests: a start takes half a minute."""
-        engine = subject.create()
-        yield engine
-        engine.close()
-
     @pytest.fixture(scope="class")
     @classmethod
     def subject(cls, model: Path) -> EngineUnderTest:

@@ -50,7 +50,7 @@ class TokenTexts:
             samples = [[random.randrange(vocabulary) for _ in range(_SAMPLE_TOKENS)] for _ in range(_SAMPLES)]
             samples += [encode(_SAMPLE_TEXT), *[[anchor, token, anchor] for token in special]]
             texts = decode_all(samples)
-        except (RuntimeError, IndexError):
+        except (RuntimeError, ValueError, IndexError):  # ValueError: a part of a character has no text in Python
             return
         self._first = [_whole(text) for text in first]
         self._behind = [_whole(text[len(before) :]) if text.startswith(before) else None for text in behind]

@@ -69,7 +69,7 @@ def create_port(options: HttpOptions, services: Services, clock: Clock, *, name:
 
 async def _health(endpoint: InferEndpoint, request: HttpRequest) -> HttpReply | None:
     """Answer whether the server lives and is ready, which probes ask all the time, where everybody may know it."""
-    path = request.target.partition(b"?")[0].decode("latin-1")  # as it was sent: in other spellings there is no such route
+    path = request.target.partition(b"?")[0].decode("latin-1")  # as it was sent: other spellings have no route
     if request.method not in READING or path not in (LIVE, READY):
         return None
     if not endpoint.policy.is_open or endpoint.policy.web_pages.hosts_only:
