@@ -43,9 +43,12 @@ class _Output(msgspec.Struct, frozen=True):
     scalar_shape: tuple[int, ...]
 
 
-def named_instance(program: NamedProgram, signature: Signature, config: ModelConfig) -> ModelInstance:
-    """An instance that runs the program, with implicit state where the configuration has one."""
-    instance = NamedInstance(program, signature, config)
+def named_instance(
+    program: NamedProgram, signature: Signature, config: ModelConfig, *, any_thread: bool = False
+) -> ModelInstance:
+    """An instance that runs the program, with implicit state where the configuration has one. `any_thread` is as
+    `AnyThreadInstance.any_thread`."""
+    instance = NamedInstance(program, signature, config, any_thread=any_thread)
     specs = state_specs(config)
     return StatefulInstance(instance, ImplicitState(specs, batching=config.max_batch_size > 0)) if specs else instance
 
@@ -53,7 +56,8 @@ def named_instance(program: NamedProgram, signature: Signature, config: ModelCon
 class NamedInstance:
     """Lets go of the program when it is closed, whoever still holds this object."""
 
-    def __init__(self, program: NamedProgram, signature: Signature, config: ModelConfig) -> None:
+    def __init__(self, program: NamedProgram, signature: Signature, config: ModelConfig, *, any_thread: bool = False) -> None:
+        self.any_thread = any_thread
         self._program: NamedProgram | None = program
         self._scalars = [name for name, info in signature.inputs.items() if info.shape == ()]
         self._outputs = {

@@ -64,6 +64,7 @@ class ScriptedBackend:
 
     def __init__(self, execute: Execute = identity) -> None:
         self.execute = execute
+        self.any_thread = False
         self.server: ServerCalls | None = None
         """The server, as the models loaded last see it."""
         self.on_load: Callable[[ModelContext], None] = lambda context: None
@@ -113,6 +114,7 @@ class ScriptedInstance:
     def __init__(self, backend: ScriptedBackend, name: str) -> None:
         self.backend = backend
         self.name = name
+        self.any_thread = backend.any_thread
         backend.instances.append(name)
 
     def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:

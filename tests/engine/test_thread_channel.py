@@ -10,6 +10,7 @@ import pytest
 import trio.testing
 from trio.testing import MockClock
 
+from tests.engine.direct_channel import Direct
 from tests.engine.fakes import RecordingSink, ScriptedBackend, config, identity, request, rig, values
 from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
@@ -18,8 +19,7 @@ from tpy.testing.loop_guard import LoopGuard
 from tpy_data.engine.channels import channel
 from tpy_data.engine.channels.channel import ThreadChannel
 from tpy_data.engine.requests.batch import Batch
-from tpy_data.engine.requests.ticket import RequestTicket
-from tpy_data.executors.executor import Job, ThreadExecutor
+from tpy_data.executors.executor import ThreadExecutor
 from tpy_data.schedulers.core import credit
 
 
@@ -170,95 +170,6 @@ async def test_a_slow_instance_goes_on_with_what_it_holds_and_each_answer_leaves
         for number, sink in enumerate(sinks):
             assert values(await sink.wait()) == [number] * 2
             assert sink.at_ms == 10 * (number + 1)
-
-
-class StepClock:
-    """Stands still unless it is told to go on."""
-
-    ns = 1
-
-    def now_ns(self) -> int:
-        return self.ns
-
-    def wall_ms(self) -> int:
-        return 0
-
-
-class HeldWorker:
-    """Keeps its jobs until the test runs them; `reports` are the calls that wait for the Trio thread."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-        self.reports: list[Callable[[], None]] = []
-
-    def put(self, job: Job, *, anywhere: bool = False) -> None:
-        self.jobs.append(job)
-
-    def run_sync_soon(self, call: Callable[[], None]) -> None:
-        raise AssertionError("nothing is told here")
-
-    def close(self) -> None:
-        pass
-
-    def step(self, count: int = 1) -> None:
-        """One step of the thread."""
-        for _ in range(count):
-            job = self.jobs[0]
-            job.begin()
-            if job.run():
-                self.reports.append(job.finished)
-            if not job.has_more:
-                self.jobs.pop(0)
-
-
-class Direct:
-    """A channel, its worker and its reports, without an engine. The instance takes `took_ns` for a batch."""
-
-    def __init__(self) -> None:
-        self.clock, self.worker = StepClock(), HeldWorker()
-        self.took_ns = [1]
-        self.executed: list[str] = []
-        self.fails_at = ""
-        self.reported: list[list[str]] = []
-        self.failures: list[str] = []
-        self.channel = ThreadChannel(self, self.worker, self.clock)
-        self.channel.open(self.take_report)
-
-    def execute(self, batch: ExecutionBatch) -> list[ExecutionResult]:
-        (sent,) = batch.requests
-        self.executed.append(sent.id)
-        self.clock.ns += self.took_ns.pop(0) if len(self.took_ns) > 1 else self.took_ns[0]
-        if sent.id == self.fails_at:
-            raise InstanceFailure("it died")
-        return [ExecutionResult()]
-
-    def close(self) -> None:
-        pass
-
-    def take_report(self, batches: Sequence[Batch], failure: str | None) -> None:
-        self.reported.append([batch.tickets[0].id for batch in batches])
-        if failure is not None:
-            self.failures.append(failure)
-
-    def give(self, names: str) -> dict[str, RequestTicket]:
-        tickets = {
-            name: RequestTicket(
-                request(id=name),
-                {},
-                batch_size=1,
-                signature=None,
-                sink=RecordingSink(),
-                owner=None,  # type: ignore[arg-type]  # not asked
-            )
-            for name in names
-        }
-        self.channel.give([Batch("m_0", (ticket,)) for ticket in tickets.values()])
-        return tickets
-
-    def report(self) -> None:
-        reports, self.worker.reports = self.worker.reports, []
-        for call in reports:
-            call()
 
 
 def test_quick_batches_are_reported_together_and_once() -> None:

@@ -41,7 +41,7 @@ class FilModel:
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
         """As `LoadedModel`."""
-        return named_instance(self._forest, self._forest.signature, self._context.config)
+        return named_instance(self._forest, self._forest.signature, self._context.config, any_thread=True)
 
     def unload(self) -> None:
         """As `LoadedModel`: the trees go with the last instance."""

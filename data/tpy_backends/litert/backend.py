@@ -61,7 +61,7 @@ class LiteRtModel:
         if file is None:
             with bound(placement.host):
                 file = self.open(tuple(placement.host.cpu_cores))
-        return named_instance(file, file.signature, self._context.config)
+        return named_instance(file, file.signature, self._context.config, any_thread=True)
 
     def unload(self) -> None:
         """Let go of an interpreter that no instance has taken."""

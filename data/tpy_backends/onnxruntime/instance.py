@@ -26,9 +26,11 @@ class _Output(msgspec.Struct, frozen=True):
 
 
 class OnnxInstance:
-    """Owns nothing but its run options: the session belongs to the loaded model."""
+    """Owns nothing but its run options: the session belongs to the loaded model, and may be run in any thread."""
 
     def __init__(self, session: OnnxSession, config: ModelConfig, run_entries: Mapping[str, str]) -> None:
+        self.any_thread = config.model_operations is None  # which may do anything
+        """As `AnyThreadInstance.any_thread`."""
         signature = session.signature
         declared = {**signature.inputs, **signature.initializers}
         self._inputs = {name: _Input(info.datatype, not info.shape) for name, info in declared.items()}

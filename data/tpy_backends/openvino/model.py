@@ -152,7 +152,8 @@ class OpenVinoModel:
         """Reads the file. Raises TpyError."""
         config = context.config
         self._context = context
-        self._settings = model_settings(config, tuple(operator_libraries(context)))
+        self._libraries = tuple(operator_libraries(context))
+        self._settings = model_settings(config, self._libraries)
         self._network = Network(model_path(context, FILENAMES), config, self._settings)
         self._lock = threading.Lock()
         self._compiled: dict[_Key, Any] = {}
@@ -171,7 +172,7 @@ class OpenVinoModel:
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
         """Raises TpyError."""
         request = _InferRequest(self.compiled_for(placement), self._network, pads=self._settings.batch_padding)
-        return named_instance(request, self._network.signature, self._context.config)
+        return named_instance(request, self._network.signature, self._context.config, any_thread=not self._libraries)
 
     def unload(self) -> None:
         """Let go of all compiled models."""

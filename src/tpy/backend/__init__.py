@@ -36,6 +36,7 @@ from tpy.backend.execution import (
 from tpy.backend.host_policy import HostPolicy, bound
 from tpy.backend.implicit_state import SequenceState, StateSpec, control_datatype, state_specs
 from tpy.backend.instances import (
+    AnyThreadInstance,
     BatchListener,
     ChecksReadiness,
     DeviceInstance,
@@ -61,6 +62,7 @@ __all__ = [
     "SANDBOX",
     "AfterRead",
     "AnswerLater",
+    "AnyThreadInstance",
     "Backend",
     "BackendCapabilities",
     "BackendFactory",

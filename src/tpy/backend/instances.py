@@ -62,6 +62,18 @@ def drain(stream: Stream, device_id: int) -> None:
 
 
 @runtime_checkable
+class AnyThreadInstance(Protocol):
+    """A ModelInstance may have this as well: one that only computes, in host memory."""
+
+    @property
+    def any_thread(self) -> bool:
+        """Returns whether `execute` may be called on any thread, one call at a time: it asks nothing of the server, runs no code
+        of a user's, and inputs of the same size take about the same time. The server calls it on its loop then, when the last
+        ones took some tens of microseconds. It is read once, when the instance is made."""
+        ...
+
+
+@runtime_checkable
 class HasHostMemory(Protocol):
     """A ModelInstance may have this as well: one in a separate process does. Of others the growth of this process counts."""
 

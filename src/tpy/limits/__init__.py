@@ -247,6 +247,24 @@ QUICK_BATCHES_NS_MAX: Final = 500_000
 """In how long they should be over: several times what handing over costs, also where each request goes through a worker process,
 and a delay of the first answers that clients hardly notice. A model whose batch takes longer is slow."""
 
+LOOP_EXECUTION_NS_MAX: Final = 200_000
+"""The longest execution after which the next may be on the loop: about what handing a batch to a thread and back costs, and a
+twenty-fifth of LOOP_TURN_NS_MAX."""
+
+LOOP_EXECUTION_INPUT_BYTES_MAX: Final = 64 * KIB
+"""Larger inputs go to the instance's thread: the same bound as for all copies that are made on the loop."""
+
+LOOP_EXECUTION_STREAK_MIN: Final = 16
+"""Executions in a row that must have been quick before one is on the loop."""
+
+LOOP_EXECUTION_STREAK_MAX: Final = 65_536
+"""The same after executions that held the loop up, each of which makes it eight times as many: whoever can make a model slow by
+the values of its inputs can do it once in this many requests."""
+
+LOOP_EXECUTION_THREAD_EVERY: Final = 64
+"""The number of executions of which one is in the thread, where other requests can come meanwhile: clients that come together are
+noticed after some milliseconds, and a sole one loses a hundredth."""
+
 QUICK_SHARE_NS_MIN: Final = 250_000
 """An instance of a quick model gets at least as many of the waiting batches as take so long, even if its share of them is less:
 some times what waking a worker costs. With less, two instances are woken again and again for one or two requests each."""

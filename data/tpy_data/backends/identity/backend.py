@@ -198,6 +198,11 @@ class IdentityInstance:
         self._delay_s = behaviour.delay_ns(number) / NS_PER_S
         self._batches = batches
 
+    @property
+    def any_thread(self) -> bool:
+        """As `AnyThreadInstance.any_thread`."""
+        return not (self._delay_s or self._fails)
+
     def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         if self._delay_s:
             time.sleep(self._delay_s)

@@ -11,6 +11,7 @@ from tpy.backend import DeviceInstance, ModelInstance
 from tpy.clock import Clock
 from tpy.errors import invariant
 from tpy.limits import QUICK_BATCHES_NS_MAX
+from tpy_data.engine.channels.loop_rule import LoopRule
 from tpy_data.engine.requests.batch import Batch
 from tpy_data.executors.executor import Worker
 
@@ -79,10 +80,11 @@ class ThreadChannel:
 
     Handing over costs more than executing a tiny request, so a quick batch with others behind it is reported together with the
     next ones. Both threads take batches from `waiting`, the instance's from the front, Trio's from the back: a deque's
-    operations are atomic, so each is taken once.
+    operations are atomic, so each is taken once. With `on_loop`, batches that it chooses are executed on the Trio thread
+    ([decision](../../../../docs/adr/0059-quick-batches-on-the-loop.md)).
     """
 
-    def __init__(self, instance: ModelInstance, worker: Worker, clock: Clock) -> None:
+    def __init__(self, instance: ModelInstance, worker: Worker, clock: Clock, *, on_loop: LoopRule | None = None) -> None:
         self._instance = instance
         self._takes = instance.takes if isinstance(instance, DeviceInstance) else frozenset()
         self._worker = worker
@@ -93,6 +95,8 @@ class ThreadChannel:
         self._current: Batch | None = None
         self._is_reporting = False
         self._rule = ReportRule()
+        self._on_loop = on_loop
+        self._held = 0  # batches that were given to the thread, and are neither reported nor revoked
         self._has_failed = False
         self._failure: str | None = None  # that was not reported yet
         self._is_active = False  # whether a job is with the thread that will look at `waiting` once more
@@ -106,10 +110,35 @@ class ThreadChannel:
 
     def give(self, batches: Sequence[Batch]) -> None:
         """As `InstanceChannel.give`."""
+        if self._on_loop is not None and self._is_on_loop(batches, self._on_loop):
+            return
+        self._held += len(batches)
         self.waiting.extend(batches)
         if not self._is_active:
             self._is_active = True
             self._worker.put(BatchJob(self))
+
+    def _is_on_loop(self, batches: Sequence[Batch], rule: LoopRule) -> bool:
+        """Execute a batch here, and report it, if the rule chooses it. Returns whether it did."""
+        # A thread whose batches are all reported may still look for more, but it executes nothing.
+        if self._held or self._has_failed or len(batches) > 1:
+            rule.busy()
+            return False
+        batch = batches[0]
+        if not rule.chooses(batch):
+            return False
+        batch.begin(self._clock.now_ns())
+        batch.execute(self._instance, self._clock, self._takes)
+        rule.executed(batch, on_loop=True)
+        if batch.failure is not None:
+            self._has_failed = True
+        if batch.is_started:
+            self._report([batch], batch.failure)
+        else:
+            self._held = 1
+            self.waiting.append(batch)
+            self._report([], batch.failure)
+        return True
 
     def revoke(self) -> Sequence[Batch]:
         """As `InstanceChannel.revoke`."""
@@ -119,6 +148,7 @@ class ThreadChannel:
             while True:
                 batches.append(self.waiting.pop())
         except IndexError:
+            self._held -= len(batches)
             batches.reverse()
             return batches
 
@@ -176,6 +206,10 @@ class ThreadChannel:
         batches = []
         while self._finished:
             batches.append(self._finished.popleft())
+        self._held -= len(batches)
+        if self._on_loop is not None:
+            for batch in batches:
+                self._on_loop.executed(batch, on_loop=False)
         if batches or failure is not None:
             self._report(batches, failure)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from tpy.backend import (
+    AnyThreadInstance,
     HasHostMemory,
     LimitedInstance,
     LoadedModel,
@@ -21,6 +22,7 @@ from tpy.backend import (
 )
 from tpy.backend.host_policy import bind
 from tpy.clock import Clock
+from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import (
     INSTANCE_CLOSE_S_MAX,
@@ -28,6 +30,7 @@ from tpy.limits import (
 )
 from tpy.messages import InstanceActivity, MemoryGrowth, MemoryUsage
 from tpy_data.engine.channels.channel import InstanceChannel, ThreadChannel
+from tpy_data.engine.channels.loop_rule import LoopRule
 from tpy_data.engine.instances.gpu_limits import require_share
 from tpy_data.engine.instances.instance_activity import failed_instance, live_instance
 from tpy_data.engine.instances.restarts import RestartOptions, Restarts
@@ -224,11 +227,18 @@ class SupervisedInstance:
     def _open_channel(self, instance: ModelInstance, worker: Worker) -> InstanceChannel:
         clock, gate = self._recipe.engine.clock, self._recipe.gate
         if gate is None:
-            return _open_channel(instance, worker, clock)
+            return _open_channel(instance, worker, clock, on_loop=self._may_run_on_loop(instance))
         if gate.is_of_version:
             return gate.enter(self._number, self.placed, _open_channel(instance, worker, clock))
         # A batch that waits for the gate may be given after the channel was closed: its thread takes it all the same.
         return gate.enter(self._number, self.placed, ThreadChannel(instance, worker, clock))
+
+    def _may_run_on_loop(self, instance: object) -> bool:
+        """Returns whether its batches may be executed on the loop: its thread is like any other then."""
+        placement = self.placed.placement
+        if placement.kind is InstanceKind.KIND_GPU or placement.host or not self._recipe.engine.answers_once:
+            return False
+        return isinstance(instance, AnyThreadInstance) and instance.any_thread
 
     async def _wait_failed(self) -> bool:
         """True when the instance failed, False when it is to stop."""
@@ -401,10 +411,10 @@ def _close(instance: ModelInstance) -> None:
         _log.exception("closing an instance failed")
 
 
-def _open_channel(instance: ModelInstance, worker: Worker, clock: Clock) -> InstanceChannel:
+def _open_channel(instance: ModelInstance, worker: Worker, clock: Clock, *, on_loop: bool = False) -> InstanceChannel:
     """A channel to an instance that nobody uses yet, whose thread `worker` is. `close` it in any case."""
     if not isinstance(instance, QueuedInstance):
-        return ThreadChannel(instance, worker, clock)
+        return ThreadChannel(instance, worker, clock, on_loop=LoopRule() if on_loop else None)
     from tpy_data.engine.channels.process_channel import ProcessChannel  # only what runs in another process has one
 
     return ProcessChannel(instance, worker, clock)

@@ -117,6 +117,8 @@ class VersionEngine:
         self._admit = Admission(config).admit if sequences is None else sequences.admit
         self._make_ticket = make_ticket if sequences is None else sequences.make_ticket
         self.is_engine = is_engine
+        self.answers_once = sequences is None and not config.decoupled
+        """True when each request is executed once, whatever was executed before, and is answered by that."""
         self._outputs = OutputSelection(config)
         self._responder = Responder(config.name, version)
         self._driver = make_driver(core, clock, self)
