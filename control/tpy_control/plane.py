@@ -1,4 +1,4 @@
-"""The control plane's driver: the tasks around the core."""
+"""Plane, the control plane's driver: the tasks around the core. What others may ask of it is ControlPlane (service.py)."""
 
 from __future__ import annotations
 

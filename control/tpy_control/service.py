@@ -1,4 +1,4 @@
-"""The control plane's implementation of the repository service."""
+"""ControlPlane: the repository service, answered by the Plane (plane.py) that has the core and writes what is desired."""
 
 from __future__ import annotations
 

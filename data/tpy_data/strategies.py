@@ -36,7 +36,7 @@ class OpenStrategy(BatchStrategy, Protocol):
 
 
 class OpenFunction(Protocol):
-    """An entry of the group."""
+    """The attribute of an entry point of the group."""
 
     def __call__(self, library: Path | None, config: ModelConfig, version: int, directory: Path) -> OpenStrategy:
         """Open the strategy of a model's version, whose folder is `directory`. Called in a thread. Raises TpyError."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AgentsWhenNeeded:
-    """See the module."""
+    """The AgentLifecycles of a control plane, made for the first model that has an agent."""
 
     def __init__(self, command: Callable[[str], Sequence[str]], *, timeout_s: float, parent: Path | None) -> None:
         """As `AgentLifecycles`."""

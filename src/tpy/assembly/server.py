@@ -1,12 +1,13 @@
 """The whole server. Its nursery tree, outermost first; it ends from the inside out:
 
     run_server
-    +-- starting ports      answer health checks until the ports are open (assembly/frontends.py)
-    +-- control plane       run_control_plane: watches repositories, writes what is desired
-    +-- data plane          open_data_plane: one nursery for all model versions; leaving it finishes requests and unloads
-        +-- readiness       tells frontends when readiness may have changed
-        +-- machine         samples CPU, memory and GPUs for the metrics; watches memory
-            +-- ports       of all frontends (assembly/frontends.py); they open when the models of the start have settled, as
+    +-- control_nursery     cancelled last. In it side by side:
+        |                     starting ports: answer health checks until the ports are open (assembly/frontends.py)
+        |                     control plane: run_control_plane watches repositories, writes what is desired
+        |                     readiness: tells frontends when readiness may have changed; the audit log; the deadline of answers
+        +-- data plane      open_data_plane: one nursery for all model versions; leaving it finishes requests and unloads
+            +-- machine     samples CPU, memory and GPUs for the metrics; watches memory
+                +-- ports   of all frontends (assembly/frontends.py); they open when the models of the start have settled, as
                             Triton's, or before, with --serve-while-loading
 
 A stop (Ctrl-C, SIGTERM, a failed start) sets `Stop.asked`; everything after that is leaving these blocks, under one deadline:
@@ -336,6 +337,8 @@ async def _wait_noticed(delay_s: float, control: ControlPlane, readiness: Readin
 def _begin_stop(control: ControlPlane, data: DataPlane, readiness: ReadinessSignal, reason: str) -> None:
     _log.info("stopping (%(reason)s)", {"reason": reason})
     _log.info("Waiting for in-flight requests to complete.")
+    # While sequences live the ports stay open, and balancers are to send nobody new. Else they close now: what still asks has a
+    # connection, is served as before, and need not hear that the server is not ready.
     control.stop(ready=not data.begin_drain())
     readiness.notify()
 

@@ -5,8 +5,8 @@ A backend executes a batch and returns; an engine takes sequences in and out at 
 an engine no more than `Engine.limits` says. What is computed in a step is the engine's. Inputs and outputs are the server's, too
 (those of Triton's vLLM backend), so that a model moves between engines by one line of its configuration.
 
-Threads: `load` and `unload` run in a loader thread. Everything of an Engine runs in the thread of its loop, one call at a time,
-but `limits`, which is called once, before the first `add`.
+Threads: `load` runs in a loader thread, `unload` in another or in an unloader thread. Everything of an Engine runs in the thread
+of its loop, one call at a time, but `limits`, which is called once, before the first `add`.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ NO_ENVIRONMENT: Mapping[str, str] = {}
 
 
 class _Values(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of the honoured flags that no frontend reads."""
+    """The values of the honoured flags that no frontend reads: each by the name of its flag, with the type of the value."""
 
     id: str
     exit_timeout_secs: int

@@ -8,6 +8,8 @@ Legal moves of an observed version:
                     +-----> UNAVAILABLE(reason) ----------+--> LOADING (retry), UNAVAILABLE(another reason), (absent)
 
 READY -> UNAVAILABLE is a version whose last instance died; it returns to READY when one was started again.
+A retry is legal, but the data plane makes none: a version stays LOADING while its load is tried again, and a model that is loaded
+anew has another generation, which begins as absent.
 A move that is not in LEGAL_MOVES raises IllegalMove: that is a bug of the writer.
 """
 

@@ -59,7 +59,7 @@ def access_log(options: AccessLogOptions) -> Iterator[AccessLog | None]:
 
 
 class AccessLog(RequestObserver):
-    """Writes to `lines`, if there are any."""
+    """Observes requests: writes their lines to `lines`, if there are any, and warns of slow ones."""
 
     def __init__(self, options: AccessLogOptions, lines: _Lines | None) -> None:
         self._lines = lines

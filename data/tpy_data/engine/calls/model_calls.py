@@ -1,4 +1,5 @@
-"""EngineCalls: the ServerCalls of the models of this data plane. Calls come from any thread and go on on the Trio thread."""
+"""EngineCalls: the server as models and backends see it: models that they call, and a loop that reads what their worker processes
+send. Calls come from any thread and go on on the Trio thread."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ _Failed = tuple[InstanceFailure, Sequence[Batch]]
 
 
 class ProcessChannel:
-    """An `InstanceChannel`, and the `BatchListener` of its instance.
+    """An `InstanceChannel`, and the `BatchListener` of its instance: a way through begins with `give`, which has the instance
+    begin the batch, and comes back with `completed` and `settled`, which lead to the report.
 
     The instance holds what it was given at once; the others are in `_waiting` until it is idle, but an engine is given them at
     once: it takes requests between two of its steps, and what waits for an answer from it would miss a step. Its events are
@@ -111,7 +112,8 @@ class ProcessChannel:
         self._begin()
 
     def _begin(self) -> None:
-        """Give the instance what waits, if it is idle or an engine."""
+        """Give the instance what waits, if it is idle or an engine. Not while events are queued: one may be its failure, and what
+        that gives back goes before what waits."""
         while self._waiting and not self._has_failed and not self._events and (self._is_engine or not self._instance.is_busy):
             if self._waiting[0].notes_begin:  # responses of a decoupled model are counted from now on
                 self._waiting[0].begin(self._clock.now_ns())
@@ -129,7 +131,7 @@ class ProcessChannel:
         """Take the events that were queued."""
         while self._events:
             event = self._events.popleft()
-            if len(event) == 2:
+            if len(event) == 2:  # of type _Failed
                 self._fail(*event)
                 continue
             batch, outcome, following = event

@@ -25,7 +25,8 @@ _TEXT = "%(instance)s: execute failed (model '%(model)s'%(requests)s): %(error)s
 
 
 class FailureLog:
-    """Of all instances that execute in threads of the server. Any thread. A model that always fails must not fill the log."""
+    """Logs the failures of all instances that execute in threads of the server, a limited number of each: a model that always
+    fails must not fill the log. Any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -16,8 +16,8 @@ from tpy_data.schedulers.core import CoreSnapshot
 
 
 class Drain:
-    """Of one engine. `is_idle` says whether nothing waits in it and nothing runs; the engine calls `check` when that may have
-    become so."""
+    """Tells when one engine has nothing left to do. `is_idle` says whether nothing waits in it and nothing runs; the engine calls
+    `check` when that may have become so."""
 
     __slots__ = ("_drained", "_holds", "_is_idle")
 

@@ -68,7 +68,8 @@ _SHAPE = (
 
 
 class OutputCheck:
-    """Of one model version. On the Trio thread. Nothing is changed by it: as in Triton, outputs are the model's."""
+    """Compares the outputs of one model version with its configuration, and logs what differs. On the Trio thread. It changes
+    nothing: as in Triton, outputs are the model's."""
 
     __slots__ = ("_decoupled", "_expected", "_good", "_model", "_others", "_reported")
 

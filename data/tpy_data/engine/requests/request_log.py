@@ -15,7 +15,8 @@ _TEXT = "%(prefix)smodel: %(model)s, version: %(version)s, responses: %(response
 
 
 class RequestLog(RequestObserver):
-    """Steps of ensembles have no line: they are part of another request, which has one."""
+    """Observes requests and writes their lines. Steps of ensembles have no line: they are part of another request, which has
+    one."""
 
     @property
     def active(self) -> bool:

@@ -18,7 +18,7 @@ _NOT_DELIVERED = "a response could not be delivered"
 
 
 class Responder:
-    """All engines answer through one of these."""
+    """Makes and delivers the responses of one model version, whatever engine it has."""
 
     __slots__ = ("_name", "_version")
 

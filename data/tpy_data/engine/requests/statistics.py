@@ -32,7 +32,7 @@ _SHARES = (0.5, 0.9, 0.99)
 
 
 class RecentLatencies:
-    """Asked for at `now_ns`, and wanted for some time from then on."""
+    """The latencies of the last requests of a version, measured from when somebody asks for them, for LATENCIES_KEPT_NS."""
 
     __slots__ = ("_queue", "_total", "_until_ns")
 

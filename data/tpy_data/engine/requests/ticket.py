@@ -101,7 +101,8 @@ class RequestTicket(Ticket):
         sink: ResponseSink,
         owner: TicketOwner,
     ) -> None:
-        # The fields of Ticket are set here: its constructor's keyword call is felt on this path.
+        # The fields of Ticket are set here, but `ready_ns`, which the cores set that read it: the keyword call of its constructor
+        # is felt on this path.
         self.batch_size = batch_size
         self.signature = signature
         self.priority = request.priority

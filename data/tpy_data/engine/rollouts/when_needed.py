@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class RolloutsWhenNeeded:
-    """See the module. Sets the `turn` of the table. On the Trio thread; `run` is a task of the data plane's nursery."""
+    """The Rollouts of a data plane, made for the first model that has a plan. Sets the `turn` of the table. On the Trio thread;
+    `run` is a task of the data plane's nursery."""
 
     def __init__(
         self,

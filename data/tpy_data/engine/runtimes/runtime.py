@@ -84,7 +84,7 @@ class Runtime(ABC):
         self.key = key
         self.phase = Phase.LOADING
         self.ready = False
-        self._is_awaited = False  # an instance, by requests that have not begun
+        self._is_awaited = False  # not ready: its instances have failed, and requests wait until one is there again
         self.load_duration_ns = 0
         self._model = model
         self._shared = shared

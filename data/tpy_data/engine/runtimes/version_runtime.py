@@ -47,7 +47,8 @@ _log = logging.getLogger(__name__)
 
 
 class VersionRuntime(Runtime):
-    """See `Runtime`."""
+    """A version with instances. Its life is one call stack: `_live` tries as often as a load may fail, `_attempt` loads and
+    unloads, `_use` makes the engine and the instances between the two, and `_serve` is the time in which it is READY."""
 
     def __init__(
         self,

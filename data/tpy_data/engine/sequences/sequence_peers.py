@@ -117,7 +117,7 @@ class SequencePeers:
                 holder.let_go()
 
     def sequence_ended(self) -> None:
-        """Somewhere there is one less."""
+        """A sequence of some model is over: look whether it was the last, if somebody waits for that."""
         if self._over is not None and not self.live():
             self._over.set()
 
@@ -173,7 +173,7 @@ class LiveSequencesOnly:
         names_request: bool = False,
         wait_s: int | None = None,
     ) -> None:
-        self.copy = 0
+        self.copy = 0  # the number of no copy
         self._wait_s = wait_s
         self.description = description
         self._peers = peers

@@ -184,7 +184,7 @@ class ServedModel:
 
 
 class ServingTable:
-    """By model, and by bare name for the names that only one model has."""
+    """The models that answer now, by identity, and by bare name where only one model has that name."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, ServedModel] = {}

@@ -41,12 +41,16 @@ if TYPE_CHECKING:
 
 
 class InstanceSlot:
-    """A running instance as the request path has it. `number` is the scheduler's, and of this instance alone: one that is started
-    again gets another. `failed` is called with the reason when the instance can run nothing any more; `worked` after batches that
-    it ran without that. `held` counts the batches that it was given and that are not completed, `credit` how many of them it
-    works on at a time (of an engine: sequences, with this many `tokens`), `completed` the ones that are. It has held its next
-    batch since `busy_since_ns`; `given` is called when it gets one and holds none. `recent` are the last ones that it executed,
-    with their rows."""
+    """A running instance as the request path has it; not a slot of sequences, which is a place in its batches.
+
+    * `number`: the scheduler's, and of this instance alone: one that is started again gets another.
+    * `failed`: called with the reason when the instance can run nothing any more; `worked` after batches that it ran.
+    * `held`, `completed`: how many batches it was given that are not over, and how many are over.
+    * `credit`, `tokens`: as in `SchedulerCore.add_instance`.
+    * `busy_since_ns`: from when it is busy with the oldest batch that it holds.
+    * `given`: called when it gets a batch and held none.
+    * `recent`: the last batches that it executed, by their rows and times.
+    """
 
     __slots__ = (
         "busy_since_ns",
@@ -85,7 +89,8 @@ class VersionEngine:
     of the class `make_ticket`, but those of sequences.
 
     `gate` None: instances are not rate limited. `sequences` is there for sequence models: requests carry what their sequence has,
-    and a batch can only run on the instance that its sequences are on.
+    and a batch can only run on the instance that its sequences are on. `is_engine`: its backend is one of engines
+    (`tpy.backend.engine`), whose instances serve many sequences of tokens at a time.
     """
 
     caches = False
@@ -263,7 +268,7 @@ class VersionEngine:
     # The decisions of the driver's core
 
     def dispatch(self, instance: int, batches: Sequence[Sequence[Ticket]], slots: Sequence[Ticket | None]) -> None:
-        """Have batches executed by the instance."""
+        """Have batches executed by the instance. `slots` are the places of a batch of sequences (`Dispatch`)."""
         slot = self._slots[instance]
         # The driver gives back the tickets that `submit` gave it.
         given = cast("Sequence[Sequence[RequestTicket]]", batches)

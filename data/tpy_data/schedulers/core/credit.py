@@ -24,7 +24,7 @@ class _Round:
 
 
 class CreditPolicy:
-    """The credit of each instance.
+    """The credit of each instance, found out here: not the `credit` of `add_instance`, which a dynamic batcher goes by.
 
     * Of a *quick* model, for which handing over costs more than executing: several batches when it holds none. It begins with
       one; when all were over within QUICK_BATCHES_NS_MAX the next may be twice as many, otherwise as many as were. At most its

@@ -105,7 +105,7 @@ class InstancePool:
         if not 0 < count <= len(held):
             invariant(False, f"instance {instance} is over with {count} batches and holds {len(held)}")
         batches = [held.popleft()] if count == 1 else [held.popleft() for _ in range(count)]
-        self._look_at(instance, held)
+        self._end_if_empty(instance, held)
         return batches
 
     def revoked(self, instance: int, count: int) -> list[Sequence[Ticket]]:
@@ -114,7 +114,7 @@ class InstancePool:
         invariant(0 < count <= len(held), f"instance {instance} gives back {count} batches and holds {len(held)}")
         batches = [held.pop() for _ in range(count)]
         batches.reverse()
-        self._look_at(instance, held)
+        self._end_if_empty(instance, held)
         return batches
 
     def prefetched(self) -> int:
@@ -134,7 +134,8 @@ class InstancePool:
                 return instance
         return None
 
-    def _look_at(self, instance: int, held: deque[Sequence[Ticket]]) -> None:
+    def _end_if_empty(self, instance: int, held: deque[Sequence[Ticket]]) -> None:
+        """An instance that holds nothing any more is idle, or gone if it was leaving."""
         if held:
             return
         del self._held[instance]

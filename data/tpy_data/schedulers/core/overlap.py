@@ -102,7 +102,8 @@ class _Halving:
 
 
 class OverlapRule:
-    """Of one instance, which executes one batch at a time. Counts are requests, not rows.
+    """Watches one instance, which executes one batch at a time, and says how much of the queue it should take. Counts are
+    requests, not rows.
 
     A *gap* opens when a batch ends that left less than half as many waiting, and closes when the next batch begins that is at
     least half as large. Of that time the instance was idle or executed small batches. The shortest of them says what a batch

@@ -48,7 +48,9 @@ _LINGER_STOP_S = 1.0
 
 _PROBE_PAUSE_S_MIN = 0.002
 _PROBE_PAUSE_S_MAX = 0.25
+"""The pauses between two looks at a peer that has finished sending; each is twice the one before."""
 _PROBE_AFTER_S = 0.03
+"""The interim response that tells whether it is there is sent when the pauses have become this long."""
 
 
 class Http1Connection:
@@ -75,19 +77,24 @@ class Http1Connection:
         )
         self._eof = False
         self._alone: HttpRequest | None = None
+        """The request that is not inference and is being answered: nothing behind it is taken up."""
         self._exchange: QuartExchange | None = None
+        """That request with the application; None while the port itself may answer it, or the application is imported."""
         self._is_taking_up = False
+        """True inside `_take_up`: an answer that is given at once comes back to it through `_on_progress`."""
         self._takes_up_later = False
         """A task is to take up more in a later turn of the loop."""
         self._paused = False
         """The wire is to read nothing until there is room for it."""
         self._refused = False
+        """The answer to what cannot be parsed is queued."""
         self._owes_continue = False
+        """The peer waits for an interim answer, and is to get it when no earlier request is open."""
         self._lingering = trio.CancelScope()
         self._timer = trio.CancelScope()
         self._due_s = math.inf
-        self._head_timed = 0
-        self._body_timed = 0
+        self._head_timed = self._body_timed = 0
+        """The requests, by their numbers in `parser.begun`, whose head and body have got their deadlines; 0: none has."""
         self._body_began_s = 0.0
         self._wake = trio.Event()
 
@@ -142,7 +149,7 @@ class Http1Connection:
             self._due_s = math.inf
             if self._parser.phase is ParserPhase.IDLE:
                 if self._replies.blocked:
-                    continue
+                    continue  # who takes an answer slowly has the write time-out (replies.py)
                 return
             self._parser.fatal = self._late()
             self._take_up()

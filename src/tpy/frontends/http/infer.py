@@ -194,7 +194,7 @@ class InferCall:
         self.request = request
         self._model = model
         self._held: ResolvedModel | None = None
-        self._version_text = version
+        self._version_text = version  # `_admit`, which may refuse it, sets `_version`
         self._answered = answered
         self._plan = _NO_PLAN
         self._description: ModelDescription | None = None

@@ -125,6 +125,7 @@ class RequestParser:
         self.body_received: int
         """Bytes of the present body."""
         self.bulk: memoryview | None = None
+        """The memory for the next bytes of the connection, while a large body arrives."""
         self.fatal: HttpReply | None = None
         self.expects_continue = False
         """The present request's sender waits for an interim answer before it sends its body."""
@@ -176,6 +177,7 @@ class RequestParser:
             except httptools.HttpParserError as error:
                 self._explain(error)
             data = rest
+        # The piece in which a request begins does not count: it may begin with the end of others, and is no longer than one read.
         self._count_raw(size if self.begun == before else 0)
         if was_idle and self.phase is ParserPhase.IDLE and self.begun == before and self.fatal is None:
             self._count_empty_lines(size)

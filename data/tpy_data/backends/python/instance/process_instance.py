@@ -97,10 +97,12 @@ class ProcessInstance:
         self._number = 1
         """Of the oldest batch that is held."""
         self._start_ns = 0
+        """The start of that one: when it was sent, or the one before it ended."""
         self._revoked = 0
         """Batches behind the held ones, until the worker says that it does not start them."""
         self._none_over = False
-        """Of what was begun together."""
+        """True from `begin` to the next result. The first batch of those begun together needs no token, so until that is over the
+        worker cannot say of those behind it that they are not started."""
         self._questions.is_cancelled = self._is_cancelled
         self._questions.find_waiting = self._find_waiting
         connection = self._connection

@@ -76,6 +76,7 @@ class WorkerConnection:
         self._loop: LoopCalls | None = None
         self._reading = threading.Lock()
         self._is_paused = False
+        """Nothing is read: the helper is at work on a message."""
         self._writing = threading.Lock()
         self._no_thread: Exception | None = None
         """The error of a thread that was needed and could not be started."""

@@ -51,7 +51,7 @@ class BatchFailure(msgspec.Struct, frozen=True):
 
 
 class WorkerReady(msgspec.Struct, frozen=True):
-    """READY."""
+    """The description of a model that a worker has loaded (READY)."""
 
     is_ready: bool
     """True when the model has a function of this name."""
@@ -60,7 +60,7 @@ class WorkerReady(msgspec.Struct, frozen=True):
 
 
 class Called(msgspec.Struct, frozen=True, array_like=True):
-    """The request of a CALL."""
+    """The request of one model to another (CALL)."""
 
     model: str
     version: int

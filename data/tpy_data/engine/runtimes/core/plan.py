@@ -27,7 +27,8 @@ from tpy.state import DesiredModel, DesiredVersion, ObservedKey
 
 
 class Phase(enum.Enum):
-    """The states of a copy of a version. Those above FAILED have a task."""
+    """The states of a copy of a version, as the plan needs them; the store and clients see a ModelState. The ones above FAILED
+    have a task."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -35,8 +36,9 @@ class Phase(enum.Enum):
     WAITING = "waiting"
     """An ensemble that cannot be served for now, because of its members; it will be when they allow it."""
     STOPPING = "stopping"
+    """It takes no new requests, answers the ones that it has, and is unloaded."""
     FAILED = "failed"
-    """Its load failed."""
+    """Its load failed; UNAVAILABLE in the store, like the next."""
     UNLOADED = "unloaded"
 
 

@@ -63,7 +63,7 @@ class Endpoint:
         self._process = process
         self._view = memoryview(bytearray(RECEIVE_BYTES))
         self._files: deque[int] = deque()
-        self._unsent_file = -1
+        self._unsent_file = -1  # of a frame that is not begun
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._poll_beside = select.poll()  # one object cannot be polled by two threads
@@ -288,6 +288,8 @@ class Endpoint:
             self._borrower = Borrower(writable=self._writable)
 
     def _note(self, loan: Loan | None) -> bytes:
+        """The text about memory: `s`, the segment of the frame (number, size, and whether its file comes along); `r`, segments of
+        the other end that nobody here looks at any more; `d`, ours that it should unmap."""
         with self._memory:
             note = {
                 "s": None if loan is None else [loan.number, loan.size, loan.descriptor >= 0],

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 Buffer = bytes | bytearray | memoryview
 
 MAGIC = 0x7079
+"""The letters "py" as a number."""
 VERSION = 3
 ALIGNMENT = 16
 """Of the data area and of every tensor in it: what SIMD loads and other libraries' views of the arrays expect."""
