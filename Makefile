@@ -373,6 +373,20 @@ bench-ray: $(RAY_SETUP) ## tpy on Ray Serve beside an empty deployment and the f
 bench-ray-data: $(RAY_SETUP) ## rows/s of tpy.ray.predict beside a plain map_batches, a million pictures through EfficientNet's preprocessing: hours on two cores
 	$(PRIVATE_NETWORK) $(BIN)/python -m benchmarks.ray.predict --rows $(ROWS) --results .bench/ray-data.json
 
+# Each in an environment of its own, with the other peers. One that cannot be installed here is left out.
+PEERS := $(or $(TPY_PEERS),$(HOME)/.cache/tpy-peers)
+PYTHON_SERVERS_SETUP := $(patsubst %,$(PEERS)/%/.setup,litserve bentoml ray)
+$(PEERS)/litserve/.setup: PEER_PACKAGES := litserve
+$(PEERS)/bentoml/.setup: PEER_PACKAGES := bentoml uvloop httptools # with which its uvicorn is faster
+$(PEERS)/ray/.setup: PEER_PACKAGES := 'ray[serve]>=2.60,<3'
+
+$(PYTHON_SERVERS_SETUP):
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check -q install $(PEER_PACKAGES) && touch $@ || echo "not installed: $(PEER_PACKAGES)"
+
+bench-python-servers: $(SETUP) $(PYTHON_SERVERS_SETUP) ## tpy beside LitServe, BentoML and Ray Serve, which this installs, and Triton and MLServer: 10 minutes; for less, FLAGS='--rounds 2 --seconds 2'
+	$(PRIVATE_NETWORK) $(BIN)/python -m benchmarks.python_servers $(FLAGS)
+
 SEEDS ?= 300
 
 # On a machine with a GPU, with whatever Python and wheels it has: in .venv if that is there, and nothing is fetched.

@@ -50,8 +50,8 @@ def print_tables(console: Console, lines: Iterable[Line]) -> None:
         console.print(table)
 
 
-def markdown(report: Report) -> str:
-    """Tables and the circumstances, between BEGIN and END."""
+def markdown(report: Report, *, begin: str = BEGIN, end: str = END) -> str:
+    """Tables and the circumstances, between `begin` and `end`."""
     machine = report.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
     circumstances = (
@@ -59,7 +59,7 @@ def markdown(report: Report) -> str:
         f"Python {machine.python}; load average {machine.load_before:.1f} before, {machine.load_after:.1f} after. "
         f"Medians of {report.rounds} interleaved rounds of {report.seconds} s. Versions: {versions}."
     )
-    parts = [BEGIN, circumstances]
+    parts = [begin, circumstances]
     for row, members, contenders in grouped(report.summary):
         parts.append(f"**{row}** (in brackets: ratio to {members[0].baseline})")
         rows = [["case", "metric", *contenders], ["---", "---", *("--:" for _ in contenders)]]
@@ -67,15 +67,15 @@ def markdown(report: Report) -> str:
             [line.case, _metric(line), *(cell_text(line.cell(name), line.baseline) for name in contenders)] for line in members
         ]
         parts.append("\n".join("| " + " | ".join(row) + " |" for row in rows))
-    return "\n\n".join([*parts, END]) + "\n"
+    return "\n\n".join([*parts, end]) + "\n"
 
 
-def with_results(page: str, results: str) -> str:
-    """`page` with what stands between its BEGIN and END replaced. Raises ValueError when it has no such place."""
-    begin, end = page.find(BEGIN), page.find(END)
-    if begin < 0 or end < begin:
-        raise ValueError(f"the page has no place for results: expected a line {BEGIN!r} and, below it, a line {END!r}")
-    return page[:begin] + results.rstrip("\n") + page[end + len(END) :]
+def with_results(page: str, results: str, *, begin: str = BEGIN, end: str = END) -> str:
+    """`page` with what stands between its `begin` and `end` replaced. Raises ValueError when it has no such place."""
+    first, last = page.find(begin), page.find(end)
+    if first < 0 or last < first:
+        raise ValueError(f"the page has no place for results: expected a line {begin!r} and, below it, a line {end!r}")
+    return page[:first] + results.rstrip("\n") + page[last + len(end) :]
 
 
 def _metric(line: Line) -> str:

@@ -73,6 +73,13 @@ def check_copies(port: int, request: HttpRequest) -> None:
         raise WrongAnswer(f"{request.path}: the outputs are not the inputs")
 
 
+def check_answer(port: int, request: HttpRequest, expected: object) -> None:
+    """Raises WrongAnswer unless the server's answer is JSON of this value."""
+    body, _ = _answer(port, request)
+    if json.loads(body) != expected:
+        raise WrongAnswer(f"{request.path}: expected {expected}, got {body[:500].decode(errors='replace')}")
+
+
 def _answer(port: int, request: HttpRequest) -> tuple[bytes, str | None]:
     """Returns the body and, where it has binary tensors, the length of the JSON before them."""
     connection = http.client.HTTPConnection(HOST, port, timeout=_TIMEOUT_S)

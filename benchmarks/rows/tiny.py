@@ -221,22 +221,42 @@ def measure_rounds(
     for number in bench.rounds():
         for connections in cases:
             for contender in contenders:
-                before_s = contender.server.cpu_s()
-                load = drive(contender, connections, bench.effort.seconds)
-                cpu_us = (contender.server.cpu_s() - before_s) / load.answered * 1e6
-                values = [("throughput", "requests/s", load.per_s), ("p99 latency", "ms", load.latency_p99_ms)]
-                if megabytes is not None:
-                    values.append(("data in, and as much out", "MB/s", load.per_s * megabytes))
-                if whole_run:
-                    values.append(("CPU of the server's processes", "us/request", cpu_us))
-                bench.note_each(
-                    values,
-                    row=row,
-                    case=f"{connections} connection{'s' * (connections > 1)}",
-                    contender=contender.name,
-                    baseline=baseline,
+                measure_once(
+                    bench,
+                    row,
+                    contender,
+                    connections,
+                    drive,
                     number=number,
+                    whole_run=whole_run,
+                    megabytes=megabytes,
+                    baseline=baseline,
                 )
+
+
+def measure_once(
+    bench: Bench,
+    row: str,
+    contender: Contender,
+    connections: int,
+    drive: Callable[[Contender, int, int], Load],
+    *,
+    number: int,
+    whole_run: bool = True,
+    megabytes: float | None = None,
+    baseline: str = BASELINE,
+) -> None:
+    """Drives one contender with N connections in round `number`, and keeps its values."""
+    before_s = contender.server.cpu_s()
+    load = drive(contender, connections, bench.effort.seconds)
+    cpu_us = (contender.server.cpu_s() - before_s) / load.answered * 1e6
+    values = [("throughput", "requests/s", load.per_s), ("p99 latency", "ms", load.latency_p99_ms)]
+    if megabytes is not None:
+        values.append(("data in, and as much out", "MB/s", load.per_s * megabytes))
+    if whole_run:
+        values.append(("CPU of the server's processes", "us/request", cpu_us))
+    case = f"{connections} connection{'s' * (connections > 1)}"
+    bench.note_each(values, row=row, case=case, contender=contender.name, baseline=baseline, number=number)
 
 
 @contextlib.contextmanager

@@ -66,3 +66,12 @@ def test_only_the_results_of_a_page_are_replaced() -> None:
 def test_a_page_without_a_place_for_results_is_refused(page: str) -> None:
     with pytest.raises(ValueError, match="no place for results"):
         with_results(page, "new")
+
+
+def test_a_page_may_have_several_places_for_results() -> None:
+    page = f"{BEGIN}\nold\n{END}\n<!-- a -->\nold\n<!-- b -->\n"
+
+    text = markdown(report_of(measured("JSON", "tpy", 1.0)), begin="<!-- a -->", end="<!-- b -->")
+
+    assert text.startswith("<!-- a -->")
+    assert with_results(page, text, begin="<!-- a -->", end="<!-- b -->") == f"{BEGIN}\nold\n{END}\n{text}"

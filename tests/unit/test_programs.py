@@ -13,6 +13,7 @@ PROGRAMS = (
     "benchmarks",
     "benchmarks.growth",
     "benchmarks.profile",
+    "benchmarks.python_servers",
     "fuzz",
     "tests.simulation",
     "tests.mutation",

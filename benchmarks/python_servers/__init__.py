@@ -1,0 +1,1 @@
+"""tpy beside other servers that run a function in Python: `python -m benchmarks.python_servers` (`make bench-python-servers`)."""
