@@ -33,7 +33,7 @@ from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply
 from tpy.frontends.http.parser import ParserPhase, RequestParser
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.replies import CONTINUE, Pending, ReplyQueue
-from tpy.frontends.transport import GONE, BoundAddress, Demand, Ends, Wire
+from tpy.frontends.transport import GONE, BoundAddress, Demand, Discarding, Ends, Wire
 from tpy.units import KIB
 
 if TYPE_CHECKING:
@@ -484,7 +484,7 @@ class Http1Connection:
                 self._hurry()
             try:
                 await self._wire.send_eof()
-                await self._wire.read(_Discard())
+                await self._wire.read(Discarding())
             except GONE:
                 return
 
@@ -496,21 +496,3 @@ class Http1Connection:
 
 def _pair(end: BoundAddress) -> tuple[str, int] | None:
     return (end.host, end.port) if end.host else None
-
-
-class _Discard:
-    """A receiver for bytes that nobody wants."""
-
-    receive_bytes_max = _RECEIVE_BYTES
-
-    def get_buffer(self) -> None:
-        return None
-
-    def buffer_updated(self, count: int) -> Demand:
-        return Demand.READ
-
-    def data_received(self, data: bytes) -> Demand:
-        return Demand.READ
-
-    def proceed(self) -> Demand:
-        return Demand.READ
