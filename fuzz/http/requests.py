@@ -10,7 +10,7 @@ from fuzz.chance import Chance
 from fuzz.grpc.wire import cuts
 from fuzz.target import Violation
 from fuzz.tensors import spoiled
-from tpy.frontends.http.parser import ParserPhase, RequestParser
+from tpy.frontends.http.parser import ParserPhase, RepeatedHead, RequestParser
 from tpy.limits import HTTP_CHUNK_OVERHEAD_BYTES_MAX, HTTP_HEADER_BYTES_MAX
 
 INVARIANT = (
@@ -198,8 +198,12 @@ def _pieces(chance: random.Random, data: bytes) -> Iterable[bytes]:
 
 def _compare(data: bytes, cut: object) -> int:
     assert callable(cut)
-    parser = RequestParser(max_input_size=_BODY_BYTES_MAX)
+    first = RepeatedHead()
+    parser = RequestParser(max_input_size=_BODY_BYTES_MAX, first=first)
     whole = feed([data], parser)
+    anew = feed([data], RequestParser(max_input_size=_BODY_BYTES_MAX, first=first))
+    if anew != whole:
+        raise Violation(f"{data!r}\n  first                  {whole}\n  on the next connection {anew}")
     _compare_again(data, parser, whole)
     other = feed(cut(data), RequestParser(max_input_size=_BODY_BYTES_MAX))
     if _sizes_matter(data):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpy.frontends.http.message import HttpReply, HttpRequest
-from tpy.frontends.http.parser import RepeatedHead
+from tpy.frontends.http.parser import RepeatedHead, RequestParser
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\n"
 
@@ -53,13 +53,12 @@ def test_a_body_may_look_like_the_end_of_a_head() -> None:
 @pytest.mark.parametrize(
     ("data", "of"),
     [
-        (HEAD + b"one", request(keep_alive=False)),
         (HEAD + b"one", request(refusal=HttpReply(status=400))),
         (b"\r\n\r\n" + HEAD + b"one", request()),
         (HEAD + b"one\r\n", request()),
         (HEAD + b"3\r\none\r\n0\r\n\r\n", request()),
     ],
-    ids=["the last", "refused", "empty lines in front", "an empty line behind", "chunks"],
+    ids=["refused", "empty lines in front", "an empty line behind", "chunks"],
 )
 def test_what_may_not_be_taken_again(data: bytes, of: HttpRequest) -> None:
     assert remembering(data, of).again(data) is None
@@ -67,7 +66,7 @@ def test_what_may_not_be_taken_again(data: bytes, of: HttpRequest) -> None:
 
 def test_one_that_may_not_be_taken_again_makes_the_one_before_forgotten() -> None:
     head = remembering(HEAD + b"one", request())
-    head.remember(request(keep_alive=False), HEAD + b"one")
+    head.remember(request(refusal=HttpReply(status=400)), HEAD + b"one")
     assert head.again(HEAD + b"one") is None
 
 
@@ -76,3 +75,35 @@ def test_a_long_head_is_not_kept(size: int, known: bool) -> None:
     long = HEAD.replace(b"Host: h", b"Host: h" + b"x" * (size - len(HEAD)))
     assert len(long) == size
     assert (remembering(long + b"one", request()).again(long + b"two") is not None) is known
+
+
+def test_the_last_request_of_a_connection_is_known_again_as_the_last() -> None:
+    head = remembering(HEAD + b"one", request(keep_alive=False))
+    assert head.again(HEAD + b"two") == request(b"two", keep_alive=False)
+
+
+@pytest.mark.parametrize("closing", [True, False])
+def test_the_first_request_of_a_new_connection_has_the_head_of_another_s_first(closing: bool) -> None:
+    head = HEAD.replace(b"Host: h", b"Host: h\r\nConnection: close") if closing else HEAD
+    first = RepeatedHead()
+    found: list[HttpRequest] = []
+    for body in (b"one", b"two", b"six"):
+        parser = RequestParser(max_input_size=1000, first=first)
+        parser.feed(head + body)
+        assert parser.ended is closing
+        parser.feed(HEAD + b"odd")
+        parser.feed(HEAD + b"end")
+        assert [each.body for each in parser.complete] == ([body] if closing else [body, b"odd", b"end"])
+        found.append(parser.complete[0])
+    assert [each.keep_alive for each in found] == [not closing] * 3
+    assert found[1].headers is found[2].headers, "which was not parsed again"
+
+
+def test_what_comes_behind_the_first_request_is_of_its_connection_only() -> None:
+    first = RepeatedHead()
+    other = HEAD.replace(b"Host: h", b"Host: other")
+    parser = RequestParser(max_input_size=1000, first=first)
+    parser.feed(HEAD + b"one")
+    parser.feed(other + b"two")
+    assert first.again(HEAD + b"six") is not None
+    assert first.again(other + b"six") is None

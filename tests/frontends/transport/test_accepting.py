@@ -16,6 +16,7 @@ import trio.testing
 from tpy.clock import SystemClock
 from tpy.frontends.transport import LoopTurns, Poller, SocketWire
 from tpy.frontends.transport.accepting import ConnectionListener
+from tpy.frontends.transport.listening import listen
 
 
 @pytest.fixture
@@ -132,3 +133,13 @@ async def test_accepted_connections_that_nobody_took_are_closed_with_the_listene
         await (await listener.accept()).aclose()
         await listener.aclose()
         assert other.recv(1) == b""
+
+
+async def test_small_pieces_leave_at_once_on_every_connection(poller: Poller) -> None:
+    [listening] = await listen("127.0.0.1", 0, reuse_port=False)
+    with socket.create_connection(listening.getsockname()):  # before anybody accepts
+        listener = ConnectionListener(listening, partial(SocketWire, poller=poller), port="HTTP", at_once=2)
+        wire = await listener.accept()
+        assert wire.raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        await wire.aclose()
+        await listener.aclose()

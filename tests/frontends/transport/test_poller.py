@@ -187,7 +187,6 @@ async def test_a_reset_ends_its_connection_only() -> None:
             peer = socket.create_connection(listening.getsockname())
             raw, _ = listening.accept()
         wire = SocketWire(raw, served.poller)
-        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         served.wires.append(wire)
         served.peers.append(peer)
         receiver = Recorder()
@@ -290,3 +289,75 @@ async def test_what_a_new_connection_has_sent_is_read_at_once_unless_the_turn_is
     await wire.aclose()
     peer.close()
     poller.close()
+
+
+async def test_what_was_begun_is_read_on() -> None:
+    async with polling() as served:
+        peer, raw = socket.socketpair()
+        wire = SocketWire(raw, served.poller)
+        served.peers.append(peer)
+        served.wires.append(wire)
+        receiver = Recorder()
+        peer.send(b"now")
+        wire.read_now(receiver)
+        assert receiver.received == [b"now"]
+        served.nursery.start_soon(served.read, wire, receiver)
+        peer.send(b"next")
+        await settle()
+        assert receiver.received == [b"now", b"next"]
+        peer.close()
+        await settle()
+        assert served.ended == [receiver]
+
+
+async def test_a_stop_within_what_was_begun_stops_nothing_that_begins_after_it() -> None:
+    async with polling() as served:
+        peer, raw = socket.socketpair()
+        wire = SocketWire(raw, served.poller)
+        served.peers.append(peer)
+        served.wires.append(wire)
+        receiver = Recorder()
+        wire.read_now(receiver)
+        wire.stop_reading()
+        served.nursery.start_soon(served.read, wire, receiver)
+        peer.send(b"next")
+        await settle()
+        assert (receiver.received, served.ended) == ([b"next"], [])
+        wire.stop_reading()
+        await settle()
+        assert served.ended == [receiver]
+
+
+async def test_a_bug_in_what_was_begun_is_raised_by_the_read() -> None:
+    def broken(data: bytes) -> Demand:
+        raise LookupError("a bug")
+
+    async with polling() as served:
+        peer, raw = socket.socketpair()
+        wire = SocketWire(raw, served.poller)
+        served.peers.append(peer)
+        served.wires.append(wire)
+        receiver = Recorder(broken)
+        peer.send(b"now")
+        wire.read_now(receiver)
+        with pytest.raises(LookupError, match="a bug"):
+            await wire.read(receiver)
+
+
+async def test_who_waits_to_send_is_told_that_the_wire_was_closed() -> None:
+    async with polling() as served:
+        peer, raw = socket.socketpair()
+        wire = SocketWire(raw, served.poller)
+        served.peers.append(peer)
+        served.wires.append(wire)
+        while wire.send_nowait([b"x" * 100_000]):
+            pass
+
+        async def send() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await wire.send_some([b"x"])
+
+        served.nursery.start_soon(send)
+        await settle()
+        wire.close()
+        await settle()

@@ -2,7 +2,8 @@
 
 Tasks: `run` reads. The answers of inference are written by whoever brings them (replies.py); a full socket gets a writer
 task, a large body a decoding task, and a request that is not inference a task, in which Hypercorn and Quart start two more, all
-in the nursery that `run` opens. So a connection that only infers small tensors has one task, parked in its read.
+in a nursery that `run` opens for the first of them. So a connection that only infers small tensors has one task, parked in its
+read, and costs no more than that.
 
 Order: inference requests that were sent without waiting run at the same time and are answered in order. Any other request
 runs alone: after everything before it is answered, before everything behind it.
@@ -32,7 +33,7 @@ from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply
 from tpy.frontends.http.parser import ParserPhase, RequestParser
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.replies import CONTINUE, Pending, ReplyQueue
-from tpy.frontends.transport import GONE, BoundAddress, Demand, Ends, Wire
+from tpy.frontends.transport import GONE, BoundAddress, Demand, Discarding, Ends, Wire
 from tpy.units import KIB
 
 if TYPE_CHECKING:
@@ -61,20 +62,22 @@ class Http1Connection:
         self._port = port
         self._options = port.options
         self._wire = wire
-        self._addresses = _pair(ends.client), _pair(ends.server)
+        self._ends = ends
         self._peer = str(ends.client) if ends.client.host else ""
-        self._certificate = ends.certificate
-        self._begun_ns = 0
-        """The time at which the request that has not arrived completely began; 0: no such request."""
+        self._begun_ns = 0  # the time at which the request that has not arrived completely began; 0: no such request
         self._scope = trio.CancelScope()
-        self._parser = RequestParser(max_input_size=port.options.max_input_size, bodies=port.bodies, refuse=port.refuse)
+        self._parser = RequestParser(
+            max_input_size=port.options.max_input_size, bodies=port.bodies, refuse=port.refuse, first=port.first_head
+        )
         self._replies = ReplyQueue(
             wire,
             write_timeout_s=port.options.write_timeout_s,
             spawn=self._spawn,
             progressed=self._on_progress,
-            failed=self._scope.cancel,
+            failed=self._fail,
         )
+        self._nursery: trio.Nursery | None = None
+        self._work: list[Callable[[], Awaitable[object]]] = []  # for tasks, while there is no nursery for them
         self._eof = False
         self._alone: HttpRequest | None = None
         """The request that is not inference and is being answered: nothing behind it is taken up."""
@@ -82,16 +85,13 @@ class Http1Connection:
         """That request with the application; None while the port itself may answer it, or the application is imported."""
         self._is_taking_up = False
         """True inside `_take_up`: an answer that is given at once comes back to it through `_on_progress`."""
-        self._takes_up_later = False
-        """A task is to take up more in a later turn of the loop."""
-        self._paused = False
-        """The wire is to read nothing until there is room for it."""
-        self._refused = False
-        """The answer to what cannot be parsed is queued."""
+        self._takes_up_later = False  # a task is to take up more in a later turn of the loop
+        self._paused = False  # the wire is to read nothing until there is room for it
+        self._refused = False  # the answer to what cannot be parsed is queued
         self._owes_continue = False
         """The peer waits for an interim answer, and is to get it when no earlier request is open."""
-        self._lingering = trio.CancelScope()
-        self._timer = trio.CancelScope()
+        self._lingering: trio.CancelScope | None = None
+        self._timer: trio.CancelScope | None = None
         self._due_s = math.inf
         self._head_timed = self._body_timed = 0
         """The requests, by their numbers in `parser.begun`, whose head and body have got their deadlines; 0: none has."""
@@ -102,21 +102,48 @@ class Http1Connection:
         """Serve until the connection ends. Cancelled: everything in flight is cancelled and the connection closed."""
         self._port.opened(self)
         try:
-            with self._scope:
-                async with trio.open_nursery() as self._nursery:
-                    try:
-                        await self._serve()
-                    finally:
-                        self._replies.cancel_all()
-                        self._scope.cancel()
+            self._arm(trio.current_time() + self._options.keep_alive_timeout_s)
+            self._wire.read_now(self)
+            try:
+                await self._read_on()
+            except BaseException:
+                self._scope.cancel()
+                if self._work:
+                    await self._serve_with_tasks()  # it has its first turn, and gives back what it holds
+                raise
+            if self._work or (self._eof and self._is_busy()) or self._parser.fatal is not None:
+                await self._serve_with_tasks()
         finally:
             self._port.closed(self)
+            self._replies.cancel_all()
             self._parser.drop()
             self._end_alone()
             await self._wire.aclose()
 
+    async def _serve_with_tasks(self) -> None:
+        """Serve on, to the end: with tasks for the work there is, and for more."""
+        with self._scope:
+            async with trio.open_nursery() as self._nursery:
+                try:
+                    while self._work:
+                        self._nursery.start_soon(self._work.pop(0))
+                    await self._read_on()
+                    await self._finish_up()
+                finally:
+                    self._replies.cancel_all()
+                    self._scope.cancel()
+
     def _spawn(self, work: Callable[[Unpack[_Arguments]], Awaitable[object]], *arguments: *_Arguments) -> None:
-        self._nursery.start_soon(work, *arguments)
+        if self._nursery is None:
+            self._work.append(partial(work, *arguments))
+            self._wire.stop_reading()  # `run` opens a nursery, and reads on in it
+        else:
+            self._nursery.start_soon(work, *arguments)
+
+    def _fail(self) -> None:
+        """The connection is gone, or its peer is stuck."""
+        self._scope.cancel()
+        self._wire.stop_reading()
 
     def begin_drain(self) -> None:
         """The server stops: close with the last answer, or when no answer is owed and the peer sends nothing for a moment."""
@@ -132,13 +159,16 @@ class Http1Connection:
 
     # Reading
 
-    async def _serve(self) -> None:
-        self._arm(trio.current_time() + self._options.keep_alive_timeout_s)
+    async def _read_on(self) -> None:
+        """Read until no further request can come, nothing more is to be answered, or there is work and no nursery for it."""
+        if self._parser.ended:  # the last answer will end it, which has no deadline
+            await self._read()
+            return
         while True:
             with trio.CancelScope(deadline=self._due_s) as self._timer:
                 await self._read()
                 break
-            if self._replies.closing:
+            if self._replies.closing or self._scope.cancel_called:
                 break
             late_s = trio.current_time() - self._due_s
             if late_s < 0:
@@ -153,6 +183,9 @@ class Http1Connection:
                 return
             self._parser.fatal = self._late()
             self._take_up()
+
+    async def _finish_up(self) -> None:
+        """Nothing more is read: wait until all answers are gone, as long as the peer is not."""
         if self._eof and self._is_busy():
             await self._watch_half_closed()
         await self._replies.wait_taken()
@@ -160,8 +193,8 @@ class Http1Connection:
             await self._linger()
 
     async def _read(self) -> None:
-        """Read until no further request can come or nothing more is to be answered. Safe to cancel and call again."""
-        if self._eof or self._replies.closing:
+        """The same, without a deadline. Safe to cancel and call again."""
+        if self._eof or self._replies.closing or self._work or self._scope.cancel_called:
             return
         try:
             await self._wire.read(self)
@@ -207,7 +240,7 @@ class Http1Connection:
             self._begun_ns = self._port.clock.now_ns()
 
     def _demand(self) -> Demand:
-        if self._replies.closing:
+        if self._replies.closing or self._work:
             self._wire.stop_reading()
             return Demand.PAUSE
         if self._parser.ended or self._parser.fatal is not None or not self._must_wait():
@@ -273,7 +306,7 @@ class Http1Connection:
         if self._port.is_draining:
             due_s = min(due_s, trio.current_time() + self._port.stop_idle_s)
         self._due_s = due_s
-        if due_s < self._timer.deadline:
+        if self._timer is not None and due_s < self._timer.deadline:
             self._timer.deadline = due_s
 
     # Serving
@@ -387,7 +420,8 @@ class Http1Connection:
 
         self._exchange = QuartExchange(self._replies, pending, done=self._end_alone, failed=self._scope.cancel)
         secure = self._port.listen_options.tls is not None
-        await self._exchange.run(hosted, request, self._certificate, *self._addresses, secure=secure)
+        addresses = _pair(self._ends.client), _pair(self._ends.server())
+        await self._exchange.run(hosted, request, self._ends.certificate, *addresses, secure=secure)
 
     def _application(self) -> Application:
         if self._port.application is None:
@@ -447,38 +481,20 @@ class Http1Connection:
 
     async def _linger(self) -> None:
         """Let the peer read our refusal: closing over unread bytes would reset the connection."""
-        with self._lingering:
-            self._lingering.deadline = trio.current_time() + _LINGER_S
+        with trio.CancelScope(deadline=trio.current_time() + _LINGER_S) as self._lingering:
             if self._port.is_draining:
                 self._hurry()
             try:
                 await self._wire.send_eof()
-                await self._wire.read(_Discard())
+                await self._wire.read(Discarding())
             except GONE:
                 return
 
     def _hurry(self) -> None:
         """The server stops: who reads a refusal has a moment left for it."""
-        self._lingering.deadline = min(self._lingering.deadline, trio.current_time() + _LINGER_STOP_S)
+        if self._lingering is not None:
+            self._lingering.deadline = min(self._lingering.deadline, trio.current_time() + _LINGER_STOP_S)
 
 
 def _pair(end: BoundAddress) -> tuple[str, int] | None:
     return (end.host, end.port) if end.host else None
-
-
-class _Discard:
-    """A receiver for bytes that nobody wants."""
-
-    receive_bytes_max = _RECEIVE_BYTES
-
-    def get_buffer(self) -> None:
-        return None
-
-    def buffer_updated(self, count: int) -> Demand:
-        return Demand.READ
-
-    def data_received(self, data: bytes) -> Demand:
-        return Demand.READ
-
-    def proceed(self) -> Demand:
-        return Demand.READ

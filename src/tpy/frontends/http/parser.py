@@ -7,8 +7,8 @@ find the next request, `fatal` is the answer to give before closing, and nothing
 What llhttp refuses by itself: Content-Length together with Transfer-Encoding, or twice, or not a number; folded headers; line
 ends without CR; spaces before the colon; control characters. Refused here: sizes, versions, codings, a missing Host.
 
-RepeatedHead: clients send the same head with each request of a kind. Such a request needs no parsing: the same bytes mean the
-same.
+RepeatedHead: clients send the same head with each request of a kind, on one connection or on a new one each. Such a request
+needs no parsing: the same bytes mean the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _HEAD_BYTES_MAX = 1024
 
 
 class RepeatedHead:
-    """One connection's. `remember` requests that were taken as they came, `again` for what comes next."""
+    """The last head of a connection, or of the first requests of all. `remember` requests that were taken as they came, `again`
+    for what comes next."""
 
     __slots__ = ("_last",)
 
@@ -47,12 +48,18 @@ class RepeatedHead:
         """`data` is all that came in one piece, from before the beginning of `request` to behind its end."""
         self._last = None
         size = len(data) - len(request.body)
-        if size > _HEAD_BYTES_MAX or not request.keep_alive or request.refusal is not None:
+        if size > _HEAD_BYTES_MAX or request.refusal is not None:
             return
         head = bytes(data[:size])
         # Else there is more than the head and the body in it: chunks, or empty lines in front or behind.
         if head.find(_END) + len(_END) == size:
             self._last = head, len(data), _with_body(request, b"")
+
+    def copy(self) -> RepeatedHead:
+        """One that remembers the same."""
+        made = RepeatedHead()
+        made._last = self._last
+        return made
 
     def again(self, data: bytes | memoryview) -> HttpRequest | None:
         """The request in `data`, when that is one with the same head, whole and nothing else."""
@@ -115,9 +122,16 @@ BODIES_FULL = "the server holds as many bytes of request bodies as it may at the
 
 class RequestParser:
     """One connection's requests. Their large bodies count in `bodies`; one that has no room there is thrown away and refused.
-    `refuse` makes the refusals."""
+    `refuse` makes the refusals. `first` remembers the head of the first request, for all parsers that are given it."""
 
-    def __init__(self, *, max_input_size: int, bodies: ByteBudget | None = None, refuse: Refuse = refusal_reply) -> None:
+    def __init__(
+        self,
+        *,
+        max_input_size: int,
+        bodies: ByteBudget | None = None,
+        refuse: Refuse = refusal_reply,
+        first: RepeatedHead | None = None,
+    ) -> None:
         self.complete: deque[HttpRequest] = deque()
         self.phase = ParserPhase.IDLE
         self.begun = 0
@@ -138,7 +152,7 @@ class RequestParser:
         self._replaying = False
         self._upgrade_with_body = False
         self._empty_line_bytes = 0
-        self._repeated = RepeatedHead()
+        self._repeated = RepeatedHead() if first is None else first
         self._reset()
 
     def _reset(self) -> None:
@@ -162,7 +176,10 @@ class RequestParser:
         if was_idle and self.fatal is None and not self.ended and not self._empty_line_bytes:
             request = self._repeated.again(data)
             if request is not None:
+                if not before:
+                    self._repeated = self._repeated.copy()
                 self.begun += 1
+                self.ended = not request.keep_alive
                 self.complete.append(request)
                 return
         whole: bytes | memoryview = data
@@ -185,6 +202,8 @@ class RequestParser:
             self.bulk = self._buffer[self.body_received :]
         elif was_idle and self.phase is ParserPhase.IDLE and self.begun == before + 1 and self.complete:
             self._repeated.remember(self.complete[-1], whole)
+        if not before and self.begun:
+            self._repeated = self._repeated.copy()
 
     def bulk_received(self, count: int) -> None:
         """`count` bytes were written to the beginning of `bulk`."""

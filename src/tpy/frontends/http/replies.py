@@ -23,7 +23,7 @@ _JOINED_BYTES_MAX = 16 * 1024
 _STOPPING_TIMEOUT_S = 5.0
 """The write time-out while the server stops: a reader that is stuck is not to use up the exit time-out."""
 
-_OK_JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+_OK_JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -92,7 +92,7 @@ class ReplyQueue:
         """The replies that have not left, in order."""
         self._unsent: list[Piece] = []
         self._taken = trio.Event()
-        self._patience = trio.CancelScope()
+        self._patience: trio.CancelScope | None = None
         self._due_s = 0.0
 
     @property
@@ -106,7 +106,8 @@ class ReplyQueue:
         self._write_timeout_s = min(self._write_timeout_s, _STOPPING_TIMEOUT_S)
         now_s = trio.current_time()
         self._due_s = min(self._due_s, now_s + self._write_timeout_s + _seconds_for(self._unsent))
-        self._patience.deadline = min(self._patience.deadline, now_s + self._write_timeout_s, self._due_s)
+        if self._patience is not None:
+            self._patience.deadline = min(self._patience.deadline, now_s + self._write_timeout_s, self._due_s)
 
     def reserve(self, *, version: str, keep_alive: bool, head_only: bool, bytes_held: int) -> Pending:
         """Queue the next reply."""
@@ -193,8 +194,9 @@ class ReplyQueue:
         close = not pending.keep_alive or (self.stopping and not self.owed)
         self.closing = close
         connection = None if not close and pending.version == "1.1" else connection_field(pending, close=close)
-        if reply.status == 200 and connection is None and not reply.headers and reply.content_type == "application/json":
-            head = _OK_JSON_HEAD % reply.content_length
+        if reply.status == 200 and not reply.headers and reply.content_type == "application/json":
+            ending = b"\r\n" if connection is None else b"Connection: %b\r\n\r\n" % connection
+            head = _OK_JSON_HEAD % reply.content_length + ending
         else:
             headers = [(b"Content-Type", reply.content_type.encode()), (b"Content-Length", b"%d" % reply.content_length)]
             headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]

@@ -9,7 +9,7 @@ A protocol has a `Port`, and a coroutine that serves one wire of it.
 
 from tpy.frontends.transport.listening import UNIX, BoundAddress, address_of, check, close, listen
 from tpy.frontends.transport.poller import Poller
-from tpy.frontends.transport.receiver import Demand, Receiver
+from tpy.frontends.transport.receiver import Demand, Discarding, Receiver
 from tpy.frontends.transport.serving import Connection, Ends, ListenOptions, Port, serve_port
 from tpy.frontends.transport.tls_options import TlsOptions
 from tpy.frontends.transport.turns import LoopTurns
@@ -22,6 +22,7 @@ __all__ = [
     "BoundAddress",
     "Connection",
     "Demand",
+    "Discarding",
     "Ends",
     "ListenOptions",
     "LoopTurns",

@@ -71,6 +71,7 @@ async def _bind(sockets: list[socket.socket], address: str, port: int, *, reuse_
         bound = socket.socket(family, kind, protocol)
         sockets.append(bound)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # which its connections inherit
         if reuse_port:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:

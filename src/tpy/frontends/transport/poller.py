@@ -76,10 +76,9 @@ class Poller:
 
     def begin(self, wire: Polled) -> None:
         """Read the wire from now on, and at once what has arrived, unless the turn is long: the request of a new connection is
-        mostly there."""
-        self.add(wire)
-        if not self._turns.is_long:
-            self._step(wire, wire.receive)
+        mostly there, and with its answer the reading may be over."""
+        if self._turns.is_long or self._step(wire, wire.receive):
+            self.add(wire)
 
     def discard(self, wire: Polled) -> None:
         """Read it no more; to be called before its socket is closed. Idempotent."""
@@ -114,15 +113,18 @@ class Poller:
                 if turns.is_long:
                     break
 
-    def _step(self, wire: Polled, step: Callable[[], Demand]) -> None:
+    def _step(self, wire: Polled, step: Callable[[], Demand]) -> bool:
+        """Returns False if the wire is to be read no more."""
         try:
             demand = step()
         except Exception as error:
             self.discard(wire)
             wire.end(error)  # whose task reports it
-            return
+            return False
         if demand is Demand.CONTINUE:
             wire.is_continuing = True
             self._continuing.append(wire)
         elif demand is Demand.PAUSE:
             self.discard(wire)
+            return False
+        return True

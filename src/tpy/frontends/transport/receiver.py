@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Protocol
 
+from tpy.units import KIB
+
 
 class Demand(enum.Enum):
     """A receiver's demand for bytes."""
@@ -35,3 +37,21 @@ class Receiver(Protocol):
     def proceed(self) -> Demand:
         """Called in a later turn of the loop after `Demand.CONTINUE`."""
         ...
+
+
+class Discarding:
+    """A receiver for bytes that nobody wants."""
+
+    receive_bytes_max = 64 * KIB
+
+    def get_buffer(self) -> None:
+        return None
+
+    def buffer_updated(self, count: int) -> Demand:
+        return Demand.READ
+
+    def data_received(self, data: bytes) -> Demand:
+        return Demand.READ
+
+    def proceed(self) -> Demand:
+        return Demand.READ

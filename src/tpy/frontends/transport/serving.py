@@ -105,10 +105,11 @@ class Port:
 
 
 class Ends(NamedTuple):
-    """Both ends of a connection; of a Unix socket the client has no address. `certificate` is `getpeercert` of its TLS."""
+    """Both ends of a connection; of a Unix socket the client has no address. `server` looks its end up, which few want to know.
+    `certificate` is `getpeercert` of its TLS."""
 
     client: BoundAddress = BoundAddress()
-    server: BoundAddress = BoundAddress()
+    server: Callable[[], BoundAddress] = BoundAddress
     certificate: Callable[[], Any] = dict
 
 
@@ -189,7 +190,7 @@ async def _accept_connections(
 async def _serve_connection(port: Port, serve: Serve, tls: ServerTls | None, wire: SocketWire) -> None:
     """One connection, in the `connections` nursery. A bug in it ends this connection only."""
     try:
-        ends = Ends(_address(wire.raw.family, wire.raw.getpeername()), address_of(wire.raw))
+        ends = Ends(_address(wire.raw.getpeername()), partial(address_of, wire.raw))
         if port.listen_options.proxy_protocol:
             header = await _read_proxy_header(port, wire)
             if header is None:
@@ -208,8 +209,8 @@ async def _serve_connection(port: Port, serve: Serve, tls: ServerTls | None, wir
         wire.close()
 
 
-def _address(family: int, name: Any) -> BoundAddress:
-    return BoundAddress() if family == socket.AF_UNIX else BoundAddress(host=name[0], port=name[1])
+def _address(name: Any) -> BoundAddress:
+    return BoundAddress(host=name[0], port=name[1]) if isinstance(name, tuple) else BoundAddress()
 
 
 async def _read_proxy_header(port: Port, wire: SocketWire) -> ProxyHeader | None:

@@ -29,6 +29,10 @@ class Wire(Protocol):
         lost. A receiver that paused is asked anew."""
         ...
 
+    def read_now(self, receiver: Receiver) -> None:
+        """Hand it what has arrived, as far as that needs no waiting. To be followed by `read`."""
+        ...
+
     def resume(self) -> None:
         """Read on after `Demand.PAUSE`."""
         ...
@@ -63,32 +67,38 @@ class SocketWire(SendingSocket, trio.abc.AsyncResource):
 
     def __init__(self, raw: socket.socket, poller: Poller) -> None:
         super().__init__(raw, joined_bytes_max=_JOINED_BYTES_MAX)
-        if raw.family != socket.AF_UNIX:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.is_continuing = False
+        self._waited_for = False
+        """Trio may know the socket: a task has waited for it."""
         self._poller = poller
         self._receiver: Receiver | None = None
-        self._over = trio.Event()
+        self._over: trio.Event | None = None
         self._error: BaseException | None = None
 
     async def read(self, receiver: Receiver) -> None:
-        self._receiver = receiver
-        self._over = trio.Event()
-        self._poller.begin(self)
+        if self._over is None or (self._over.is_set() and self._error is None):  # else it was begun, and may have ended
+            self.read_now(receiver)
         try:
-            await self._over.wait()
+            if self._over is not None and not self._over.is_set():
+                await self._over.wait()
         finally:
             self._poller.discard(self)
-            self._receiver = None
+            self._receiver = self._over = None
         if self._error is not None:
             raise self._error
 
+    def read_now(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._over = trio.Event()
+        self._poller.begin(self)
+
     def resume(self) -> None:
-        if self._receiver is not None and not self._over.is_set():
+        if self._over is not None and not self._over.is_set():
             self._poller.add(self)
 
     def stop_reading(self) -> None:
-        self._over.set()
+        if self._over is not None:
+            self._over.set()
 
     # Polled
 
@@ -122,13 +132,18 @@ class SocketWire(SendingSocket, trio.abc.AsyncResource):
 
     def end(self, error: BaseException | None = None) -> None:
         self._error = error
-        self._over.set()
+        self.stop_reading()
 
     # Writing
 
     def as_stream(self, turns: LoopTurns) -> PacedStream:
         """The same socket for callers that want Trio's interface; from then on it belongs to the stream."""
+        self._waited_for = True
         return PacedStream(self.raw, turns)
+
+    async def send_some(self, pieces: Pieces) -> int:
+        self._waited_for = True
+        return await super().send_some(pieces)
 
     async def send_eof(self) -> None:
         self.raw.shutdown(socket.SHUT_WR)
@@ -139,7 +154,10 @@ class SocketWire(SendingSocket, trio.abc.AsyncResource):
     def close(self) -> None:
         if self.raw.fileno() >= 0:
             self._poller.discard(self)
-        super().close()
+        if self._waited_for:
+            super().close()
+        else:
+            self.raw.close()
 
     async def aclose(self) -> None:
         self.close()
@@ -208,6 +226,10 @@ class PulledWire(abc.ABC):
                 demand = receiver.proceed()
             if demand is Demand.PAUSE:
                 await self._resumed.wait()
+
+    def read_now(self, receiver: Receiver) -> None:
+        """Nothing: all of it is awaited."""
+        return
 
     def resume(self) -> None:
         self._resumed.set()
