@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tests.engine.fakes import RecordingSink, request
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
+from tpy.errors import Internal
 from tpy.messages import Tensor
 from tpy_data.engine.channels.channel import ThreadChannel
 from tpy_data.engine.channels.loop_rule import LoopRule
@@ -65,6 +66,7 @@ class Direct:
         self.executed: list[str] = []
         self.fails_at = ""
         self.fails_unbegun = False
+        self.refuses = False
         self.reported: list[list[str]] = []
         self.failures: list[str] = []
         self.channel = ThreadChannel(self, self.worker, self.clock, on_loop=on_loop)
@@ -76,7 +78,7 @@ class Direct:
         self.clock.ns += self.took_ns.pop(0) if len(self.took_ns) > 1 else self.took_ns[0]
         if sent.id == self.fails_at:
             raise InstanceFailure("it died", begun=not self.fails_unbegun)
-        return [ExecutionResult()]
+        return [ExecutionResult(error=Internal("refused") if self.refuses else None)]
 
     def close(self) -> None:
         pass
@@ -86,18 +88,18 @@ class Direct:
         if failure is not None:
             self.failures.append(failure)
 
+    def ticket(self, name: str, inputs: Mapping[str, Tensor] = NO_INPUTS) -> RequestTicket:
+        return RequestTicket(
+            request(id=name),
+            inputs,
+            batch_size=1,
+            signature=None,
+            sink=RecordingSink(),
+            owner=None,  # type: ignore[arg-type]  # not asked
+        )
+
     def give(self, names: str, inputs: Mapping[str, Tensor] = NO_INPUTS) -> dict[str, RequestTicket]:
-        tickets = {
-            name: RequestTicket(
-                request(id=name),
-                inputs,
-                batch_size=1,
-                signature=None,
-                sink=RecordingSink(),
-                owner=None,  # type: ignore[arg-type]  # not asked
-            )
-            for name in names
-        }
+        tickets = {name: self.ticket(name, inputs) for name in names}
         self.channel.give([Batch("m_0", (ticket,)) for ticket in tickets.values()])
         return tickets
 

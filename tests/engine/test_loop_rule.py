@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +27,9 @@ from tpy.limits import (
 from tpy.messages import DataType, Tensor
 from tpy.units import NS_PER_S
 from tpy_data.engine.channels import loop_rule
-from tpy_data.engine.channels.loop_rule import LoopRule
+from tpy_data.engine.channels.channel import ThreadChannel
+from tpy_data.engine.channels.loop_rule import LoopRule, SoleRequests
+from tpy_data.engine.requests.batch import Batch
 from tpy_data.executors.executor import ThreadExecutor
 
 STREAK = LOOP_EXECUTION_STREAK_MIN
@@ -35,13 +39,19 @@ class OnLoop(Direct):
     """With a rule, one request at a time. `threads` has an L for each that was executed on the loop, else a T."""
 
     def __init__(self) -> None:
-        super().__init__(LoopRule())
+        self.sole = SoleRequests()
+        super().__init__(LoopRule(self.sole))
         self.threads = ""
 
-    def ask(self, array: np.ndarray | None = None, datatype: DataType = DataType.FP32) -> None:
+    def arrive(self, names: str, inputs: Mapping[str, Tensor] = NO_INPUTS) -> None:
+        """As the engine gives a request that arrives."""
+        self.sole.arriving = not self.worker.jobs
+        self.give(names, inputs)
+        self.sole.arriving = False
+
+    def ask(self, *arrays: np.ndarray, datatype: DataType = DataType.FP32) -> None:
         """One request, up to its report."""
-        inputs = NO_INPUTS if array is None else {"IN": Tensor("IN", datatype, array)}
-        self.give("a", inputs)
+        self.arrive("a", {name: Tensor(name, datatype, array) for name, array in zip(("A", "B"), arrays, strict=False)})
         self.threads += "T" if self.worker.jobs else "L"
         while self.worker.jobs:
             self.worker.step()
@@ -88,6 +98,23 @@ def test_after_one_that_held_the_loop_up_more_must_have_been() -> None:
     assert streak == LOOP_EXECUTION_STREAK_MAX
 
 
+def test_what_held_the_loop_up_is_forgotten_when_nothing_has_for_long() -> None:
+    direct = OnLoop()
+    direct.ask_often(STREAK)
+    direct.took_ns = [LOOP_TURN_NS_MAX + 1, 1]
+    direct.ask_often(8 * STREAK)
+    on_the_loop = 0
+    while on_the_loop < 8 * 8 * STREAK:
+        direct.threads = ""
+        direct.ask()
+        on_the_loop += direct.threads == "L"
+    direct.took_ns = [LOOP_EXECUTION_NS_MAX + 1, 1]
+    direct.ask_often(1)
+    direct.threads = ""
+    direct.ask_often(STREAK + 2)
+    assert direct.threads.count("L") >= 1, "as many as at first"
+
+
 def test_larger_inputs_than_were_quick_go_to_the_thread() -> None:
     direct = OnLoop()
     small, larger = np.zeros(4, np.float32), np.zeros(5, np.float32)
@@ -100,7 +127,7 @@ def test_larger_inputs_than_were_quick_go_to_the_thread() -> None:
     huge = np.zeros(LOOP_EXECUTION_INPUT_BYTES_MAX + 1, np.uint8)
     direct.threads = ""
     for _ in range(3):
-        direct.ask(huge, DataType.UINT8)
+        direct.ask(huge, datatype=DataType.UINT8)
     assert direct.threads == "TTT"
 
 
@@ -108,17 +135,89 @@ def test_the_size_of_texts_is_that_of_their_bytes() -> None:
     direct = OnLoop()
     short, long = np.array([b"ab"], object), np.array([b"ab" * 100], object)
     for _ in range(STREAK):
-        direct.ask(short, DataType.BYTES)
+        direct.ask(short, datatype=DataType.BYTES)
     direct.threads = ""
     for array in (short, long, long):
-        direct.ask(array, DataType.BYTES)
+        direct.ask(array, datatype=DataType.BYTES)
     assert direct.threads == "LTL"
+
+
+def test_no_dimension_of_an_input_is_larger_than_what_was_quick() -> None:
+    direct = OnLoop()
+    tall, flat, both = np.zeros((40, 1), np.float32), np.zeros((1, 40), np.float32), np.zeros((4, 10), np.float32)
+    for _ in range(STREAK // 2):
+        direct.ask(tall, flat)
+        direct.ask(tall, np.zeros((1, 4), np.float32))
+    direct.threads = ""
+    direct.ask(tall, flat)
+    direct.ask(both, flat)
+    direct.ask(both, flat)
+    direct.ask(tall[:, 0], flat)
+    direct.ask(tall)
+    assert direct.threads == "LTLTT"
+
+
+def test_errors_are_not_taken_for_quick_executions() -> None:
+    direct = OnLoop()
+    direct.refuses = True
+    direct.ask_often(2 * STREAK)
+    direct.refuses = False
+    direct.ask_often(STREAK + 1)
+    assert direct.threads == "T" * 3 * STREAK + "L"
+
+
+def test_a_request_that_did_not_just_arrive_goes_to_the_thread() -> None:
+    direct = OnLoop()
+    direct.ask_often(STREAK)
+    direct.give("b")
+    assert direct.worker.jobs
+
+
+def test_what_threads_of_other_instances_have_counts_until_it_is_over_or_their_channel_is_closed() -> None:
+    direct, other = OnLoop(), OnLoop()
+    other.channel.close()
+    other.sole = direct.sole
+    other.channel = ThreadChannel(other, other.worker, other.clock, on_loop=LoopRule(direct.sole))
+    other.channel.open(other.take_report)
+    direct.ask_often(STREAK)
+    other.give("xyz")
+    direct.ask()
+    assert direct.threads[-1] == "T"
+    other.worker.step(2)
+    assert len(other.channel.revoke()) == 1
+    assert direct.sole.with_threads == 0
+    other.give("z")
+    assert direct.sole.with_threads == 1
+    other.channel.close()
+    assert direct.sole.with_threads == 0
+    other.worker.step()
+    other.report()
+    assert direct.sole.with_threads == 0
+    direct.threads = ""
+    direct.ask_often(STREAK)
+    assert direct.threads == "T" * (STREAK - 1) + "L"
+
+
+def test_nothing_is_executed_on_the_loop_once_the_channel_is_closed_and_no_request_that_nobody_waits_for() -> None:
+    direct = OnLoop()
+    direct.ask_often(STREAK)
+    direct.sole.arriving = True
+    batch = Batch("m_0", (direct.ticket("gone"),))
+    batch.tickets[0].abandoned = True
+    direct.channel.give([batch])
+    assert len(direct.worker.jobs) == 1
+    direct.worker.step()
+    direct.report()
+    assert direct.executed[-1] == "a"
+    direct.channel.close()
+    direct.arrive("b")
+    assert len(direct.worker.jobs) == 1
 
 
 def test_requests_that_come_together_go_to_the_thread_together() -> None:
     direct = OnLoop()
     direct.ask_often(STREAK)
-    direct.give("bc")
+    direct.arrive("bc")
     assert len(direct.worker.jobs) == 1
     direct.worker.step(2)
     direct.report()
@@ -130,9 +229,9 @@ def test_requests_that_come_together_go_to_the_thread_together() -> None:
 def test_a_request_that_comes_while_the_thread_executes_one_is_noticed() -> None:
     direct = OnLoop()
     direct.ask_often(LOOP_EXECUTION_THREAD_EVERY - 1)
-    direct.give("b")
+    direct.arrive("b")
     assert direct.worker.jobs, "the one in many"
-    direct.give("c")
+    direct.arrive("c")
     direct.worker.step(2)
     direct.report()
     direct.threads = ""
@@ -146,11 +245,11 @@ def test_an_instance_that_dies_on_the_loop_has_failed(unbegun: bool) -> None:
     direct.ask_often(STREAK)
     direct.reported.clear()
     direct.fails_at, direct.fails_unbegun = "a", unbegun
-    direct.give("a")
+    direct.arrive("a")
     assert direct.failures == ["it died"]
     assert direct.reported == [[] if unbegun else ["a"]]
     assert len(direct.channel.revoke()) == unbegun
-    direct.give("b")
+    direct.arrive("b")
     assert direct.executed[-1] == "a", "nothing more is executed"
 
 
@@ -194,7 +293,20 @@ async def test_a_quick_model_is_executed_on_the_loop(placed: Placed, batching: D
             (statistics,) = r.plane.statistics("m")
             assert statistics.execution_count == statistics.inference.success.count == 2 * count * STREAK
     assert not any(placed.on_loop[: count * STREAK])
-    assert all(placed.on_loop[count * STREAK :])
+    assert [number for number, on_loop in enumerate(placed.on_loop) if not on_loop][count * STREAK :] in ([], [63])
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"dynamic_batching": dynamic(), "max_batch_size": 1}, {"instance_group": instances(4)}], ids=str
+)
+async def test_requests_that_come_together_are_left_to_threads(placed: Placed, changes: dict[str, Any]) -> None:
+    with trio.fail_after(30):
+        async with rig(backend=placed.backend, executor=ThreadExecutor()) as r:
+            await r.serve(config(**changes))
+            for _ in range(4 * STREAK):
+                for sink in [r.submit() for _ in range(4)]:
+                    await sink.wait()
+    assert not any(placed.on_loop)
 
 
 async def test_an_instance_that_dies_on_the_loop_is_started_again(placed: Placed) -> None:

@@ -29,7 +29,9 @@ class OnnxInstance:
     """Owns nothing but its run options: the session belongs to the loaded model, and may be run in any thread."""
 
     def __init__(self, session: OnnxSession, config: ModelConfig, run_entries: Mapping[str, str]) -> None:
-        self.any_thread = config.model_operations is None  # which may do anything
+        accelerators = config.optimization.execution_accelerators if config.optimization is not None else None
+        # Operators of others may do anything, accelerators use other devices.
+        self.any_thread = config.model_operations is None and accelerators is None
         """As `AnyThreadInstance.any_thread`."""
         signature = session.signature
         declared = {**signature.inputs, **signature.initializers}

@@ -152,8 +152,7 @@ class OpenVinoModel:
         """Reads the file. Raises TpyError."""
         config = context.config
         self._context = context
-        self._libraries = tuple(operator_libraries(context))
-        self._settings = model_settings(config, self._libraries)
+        self._settings = model_settings(config, tuple(operator_libraries(context)))
         self._network = Network(model_path(context, FILENAMES), config, self._settings)
         self._lock = threading.Lock()
         self._compiled: dict[_Key, Any] = {}
@@ -171,8 +170,10 @@ class OpenVinoModel:
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
         """Raises TpyError."""
+        device = self._settings.device or _device_of(placement)
+        any_thread = device == "CPU" and not self._settings.extensions
         request = _InferRequest(self.compiled_for(placement), self._network, pads=self._settings.batch_padding)
-        return named_instance(request, self._network.signature, self._context.config, any_thread=not self._libraries)
+        return named_instance(request, self._network.signature, self._context.config, any_thread=any_thread)
 
     def unload(self) -> None:
         """Let go of all compiled models."""

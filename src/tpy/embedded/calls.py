@@ -67,7 +67,9 @@ class EmbeddedCall:
             record = services.observers.open("embedded", model=request.model_name, received_ns=request.received_ns)
             if record is not None:
                 request = msgspec.structs.replace(request, record=record)
-            self._handle = model.submit(request, self)
+            handle = model.submit(request, self)
+            if self in self._engine.calls:  # else it is answered already
+                self._handle = handle
         except TpyError:
             self._engine.calls.discard(self)
             if self._engine.is_stopping:  # whose models are gone

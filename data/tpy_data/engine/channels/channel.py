@@ -80,8 +80,7 @@ class ThreadChannel:
 
     Handing over costs more than executing a tiny request, so a quick batch with others behind it is reported together with the
     next ones. Both threads take batches from `waiting`, the instance's from the front, Trio's from the back: a deque's
-    operations are atomic, so each is taken once. With `on_loop`, batches that it chooses are executed on the Trio thread
-    ([decision](../../../../docs/adr/0059-quick-batches-on-the-loop.md)).
+    operations are atomic, so each is taken once. With `on_loop`, batches that it chooses are executed on the Trio thread.
     """
 
     def __init__(self, instance: ModelInstance, worker: Worker, clock: Clock, *, on_loop: LoopRule | None = None) -> None:
@@ -110,35 +109,33 @@ class ThreadChannel:
 
     def give(self, batches: Sequence[Batch]) -> None:
         """As `InstanceChannel.give`."""
-        if self._on_loop is not None and self._is_on_loop(batches, self._on_loop):
+        if self._on_loop is not None and not self._has_failed and self._on_loop.chooses(batches):
+            self._execute_here(batches[0], self._on_loop)
             return
-        self._held += len(batches)
+        self._hold(len(batches))
         self.waiting.extend(batches)
         if not self._is_active:
             self._is_active = True
             self._worker.put(BatchJob(self))
 
-    def _is_on_loop(self, batches: Sequence[Batch], rule: LoopRule) -> bool:
-        """Execute a batch here, and report it, if the rule chooses it. Returns whether it did."""
-        # A thread whose batches are all reported may still look for more, but it executes nothing.
-        if self._held or self._has_failed or len(batches) > 1:
-            rule.busy()
-            return False
-        batch = batches[0]
-        if not rule.chooses(batch):
-            return False
+    def _execute_here(self, batch: Batch, rule: LoopRule) -> None:
+        """Execute it on the Trio thread, and report it. The thread has nothing: it may still look for more, but executes none."""
         batch.begin(self._clock.now_ns())
         batch.execute(self._instance, self._clock, self._takes)
         rule.executed(batch, on_loop=True)
-        if batch.failure is not None:
-            self._has_failed = True
+        self._has_failed = batch.failure is not None
         if batch.is_started:
             self._report([batch], batch.failure)
         else:
-            self._held = 1
+            self._hold(1)
             self.waiting.append(batch)
             self._report([], batch.failure)
-        return True
+
+    def _hold(self, count: int) -> None:
+        """The thread has this many batches more."""
+        self._held += count
+        if self._on_loop is not None:
+            self._on_loop.sole.with_threads += count
 
     def revoke(self) -> Sequence[Batch]:
         """As `InstanceChannel.revoke`."""
@@ -148,12 +145,15 @@ class ThreadChannel:
             while True:
                 batches.append(self.waiting.pop())
         except IndexError:
-            self._held -= len(batches)
+            self._hold(-len(batches))
             batches.reverse()
             return batches
 
     def close(self) -> None:
-        """As `InstanceChannel.close`: what was given is with the thread."""
+        """As `InstanceChannel.close`: what was given is with the thread, in which the instance may be closed now."""
+        if self._on_loop is not None:
+            self._on_loop.sole.with_threads -= self._held
+            self._on_loop = None
 
     # The job that the worker gets.
 
@@ -206,7 +206,7 @@ class ThreadChannel:
         batches = []
         while self._finished:
             batches.append(self._finished.popleft())
-        self._held -= len(batches)
+        self._hold(-len(batches))
         if self._on_loop is not None:
             for batch in batches:
                 self._on_loop.executed(batch, on_loop=False)

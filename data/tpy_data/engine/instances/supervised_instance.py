@@ -30,7 +30,7 @@ from tpy.limits import (
 )
 from tpy.messages import InstanceActivity, MemoryGrowth, MemoryUsage
 from tpy_data.engine.channels.channel import InstanceChannel, ThreadChannel
-from tpy_data.engine.channels.loop_rule import LoopRule
+from tpy_data.engine.channels.loop_rule import LoopRule, SoleRequests
 from tpy_data.engine.instances.gpu_limits import require_share
 from tpy_data.engine.instances.instance_activity import failed_instance, live_instance
 from tpy_data.engine.instances.restarts import RestartOptions, Restarts
@@ -57,6 +57,7 @@ class InstanceRecipe(NamedTuple):
     executor: Executor
     engine: VersionEngine
     meter: MemoryMeter
+    sole: SoleRequests
     gate: InstanceGate | None = None
     restarts: RestartOptions = RestartOptions()
     long_s: float = LONG_EXECUTION_S
@@ -96,6 +97,7 @@ class SupervisedInstance:
         self._instance: ModelInstance | None = None
         self._channel: InstanceChannel | None = None
         self._slot: InstanceSlot | None = None
+        self._rule: LoopRule | None = None
         self._restarts = Restarts(recipe.restarts)
         self._started_s = 0.0
         self._due_s: float | None = None
@@ -227,18 +229,24 @@ class SupervisedInstance:
     def _open_channel(self, instance: ModelInstance, worker: Worker) -> InstanceChannel:
         clock, gate = self._recipe.engine.clock, self._recipe.gate
         if gate is None:
-            return _open_channel(instance, worker, clock, on_loop=self._may_run_on_loop(instance))
+            return _open_channel(instance, worker, clock, self._loop_rule(instance))
         if gate.is_of_version:
             return gate.enter(self._number, self.placed, _open_channel(instance, worker, clock))
         # A batch that waits for the gate may be given after the channel was closed: its thread takes it all the same.
         return gate.enter(self._number, self.placed, ThreadChannel(instance, worker, clock))
 
-    def _may_run_on_loop(self, instance: object) -> bool:
-        """Returns whether its batches may be executed on the loop: its thread is like any other then."""
-        placement = self.placed.placement
-        if placement.kind is InstanceKind.KIND_GPU or placement.host or not self._recipe.engine.answers_once:
-            return False
-        return isinstance(instance, AnyThreadInstance) and instance.any_thread
+    def _loop_rule(self, instance: object) -> LoopRule | None:
+        """For an instance whose batches may be executed on the loop: its thread is like any other then."""
+        placement, engine = self.placed.placement, self._recipe.engine
+        if placement.kind is not InstanceKind.KIND_CPU or placement.host or not engine.answers_once:
+            return None
+        if not isinstance(instance, AnyThreadInstance) or not instance.any_thread:
+            return None
+        if self._rule is None:
+            self._rule = LoopRule(self._recipe.sole)
+        self._rule.restarted()
+        engine.sole = self._recipe.sole
+        return self._rule
 
     async def _wait_failed(self) -> bool:
         """True when the instance failed, False when it is to stop."""
@@ -411,10 +419,10 @@ def _close(instance: ModelInstance) -> None:
         _log.exception("closing an instance failed")
 
 
-def _open_channel(instance: ModelInstance, worker: Worker, clock: Clock, *, on_loop: bool = False) -> InstanceChannel:
+def _open_channel(instance: ModelInstance, worker: Worker, clock: Clock, on_loop: LoopRule | None = None) -> InstanceChannel:
     """A channel to an instance that nobody uses yet, whose thread `worker` is. `close` it in any case."""
     if not isinstance(instance, QueuedInstance):
-        return ThreadChannel(instance, worker, clock, on_loop=LoopRule() if on_loop else None)
+        return ThreadChannel(instance, worker, clock, on_loop=on_loop)
     from tpy_data.engine.channels.process_channel import ProcessChannel  # only what runs in another process has one
 
     return ProcessChannel(instance, worker, clock)
