@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 from tpy import limits
+from tpy.frontends.http.connection import Http1Connection
 
 from .fakes import FakeServices
 from .harness import INFER, Client, Running, get, infer_body, post, running
@@ -188,3 +189,17 @@ async def test_heads_of_many_clients_are_told_apart() -> None:
                     answer = await client.answer()
                     assert answer.status == status
                     assert answer.headers.get("connection") == ("close" if number % 2 else None)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+async def test_a_bug_behind_the_answer_is_in_the_log(
+    closes: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(self: Http1Connection) -> None:
+        raise LookupError("a bug")
+
+    monkeypatch.setattr(Http1Connection, "_set_deadline", broken)
+    async with running(FakeServices()) as server, asking(server, infer(1, closes=closes)) as client:
+        assert (await client.answer()).status == 200
+        await client.expect_end()
+    assert "a bug" in caplog.text

@@ -328,7 +328,28 @@ async def test_a_stop_within_what_was_begun_stops_nothing_that_begins_after_it()
         assert served.ended == [receiver]
 
 
-async def test_a_bug_in_what_was_begun_is_raised_by_the_read() -> None:
+async def test_a_receiver_that_has_more_to_do_from_the_beginning_goes_on_while_nobody_else_sends() -> None:
+    turns_left = [3]
+
+    def more(data: bytes) -> Demand:
+        turns_left[0] -= 1
+        return Demand.CONTINUE if turns_left[0] else Demand.READ
+
+    async with polling() as served:
+        await settle()  # the poller waits
+        peer, raw = socket.socketpair()
+        wire = SocketWire(raw, served.poller)
+        served.peers.append(peer)
+        served.wires.append(wire)
+        peer.send(b"now")
+        served.nursery.start_soon(wire.read, Recorder(more))
+        await settle()
+        assert turns_left == [0]
+        assert len(served.poller.wires) == 1
+        await settle()
+
+
+async def test_a_bug_in_what_was_begun_is_raised_at_once() -> None:
     def broken(data: bytes) -> Demand:
         raise LookupError("a bug")
 
@@ -339,9 +360,8 @@ async def test_a_bug_in_what_was_begun_is_raised_by_the_read() -> None:
         served.wires.append(wire)
         receiver = Recorder(broken)
         peer.send(b"now")
-        wire.read_now(receiver)
         with pytest.raises(LookupError, match="a bug"):
-            await wire.read(receiver)
+            wire.read_now(receiver)
 
 
 async def test_who_waits_to_send_is_told_that_the_wire_was_closed() -> None:

@@ -10,6 +10,7 @@ from tpy.frontends.http.infer import InferEndpoint, infer
 from tpy.frontends.http.message import HttpReply, HttpRequest
 
 _LENGTH = "Inference-Header-Content-Length"
+_ENCODINGS = (b"accept-encoding", b"content-encoding")
 _LENGTH_MAX = 2**31 - 1
 
 
@@ -26,8 +27,8 @@ async def infer_with_type(
     """`infer`, where the content types of binary requests and answers are `type_prefix` and the length of the JSON. Nothing is
     compressed. With `keep_length` the answer has the header, too. Raises InvalidArgument, with Triton's texts, for a length that
     cannot be."""
-    for encoding in (b"accept-encoding", b"content-encoding"):
-        request.fields.pop(encoding, None)
+    # Not in place: requests with the same head share it.
+    request.fields = {name: value for name, value in request.fields.items() if name not in _ENCODINGS}
     length = json_length(request.fields.get(b"content-type", b"").decode("latin-1"), len(request.body), type_prefix=type_prefix)
     if length is not None:
         request.fields[_LENGTH.lower().encode()] = b"%d" % length

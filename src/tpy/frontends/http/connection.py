@@ -103,8 +103,8 @@ class Http1Connection:
         self._port.opened(self)
         try:
             self._arm(trio.current_time() + self._options.keep_alive_timeout_s)
-            self._wire.read_now(self)
             try:
+                self._wire.read_now(self)
                 await self._read_on()
             except BaseException:
                 self._scope.cancel()

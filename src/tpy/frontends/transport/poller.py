@@ -5,6 +5,7 @@ connection would be registered anew before each request, and resumed for each.""
 
 from __future__ import annotations
 
+import os
 import select
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -49,6 +50,10 @@ class Poller:
     def __init__(self, turns: LoopTurns) -> None:
         self._turns = turns
         self._epoll = select.epoll()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Wakes the task for a wire that has more to do from the beginning, while no other has anything to read."""
+        self._epoll.register(self._bell, select.EPOLLIN)
+        self._is_rung = False
         self.wires: dict[int, Polled] = {}
         self._continuing: deque[Polled] = deque()
 
@@ -66,6 +71,7 @@ class Poller:
         """Release the descriptor."""
         trio.lowlevel.notify_closing(self._epoll)
         self._epoll.close()
+        os.close(self._bell)
 
     def add(self, wire: Polled) -> None:
         """Read the wire from now on. Idempotent."""
@@ -79,6 +85,9 @@ class Poller:
         mostly there, and with its answer the reading may be over."""
         if self._turns.is_long or self._step(wire, wire.receive):
             self.add(wire)
+            if wire.is_continuing and not self._is_rung:
+                self._is_rung = True
+                os.eventfd_write(self._bell, 1)
 
     def discard(self, wire: Polled) -> None:
         """Read it no more; to be called before its socket is closed. Idempotent."""
@@ -94,6 +103,9 @@ class Poller:
                 await trio.lowlevel.checkpoint()
             else:
                 await trio.lowlevel.wait_readable(self._epoll)
+            if self._is_rung:
+                self._is_rung = False
+                os.eventfd_read(self._bell)
             if len(wires) == 1 and not continuing:  # the set is ready because of a single connection
                 ready = list(wires)
             else:

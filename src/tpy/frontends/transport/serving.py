@@ -220,7 +220,7 @@ async def _read_proxy_header(port: Port, wire: SocketWire) -> ProxyHeader | None
     header = ProxyHeader()
     with trio.move_on_after(TLS_HANDSHAKE_S_MAX) as patience, port.serving(_Handshake(patience)):
         while header.needed:
-            await trio.lowlevel.wait_readable(wire.raw)
+            await wire.wait_readable()
             try:
                 data = wire.raw.recv(header.needed)
             except BlockingIOError:

@@ -13,7 +13,7 @@ from tpy.frontends.transport.poller import Poller
 from tpy.frontends.transport.receiver import Demand, Receiver
 from tpy.frontends.transport.turns import LoopTurns
 from tpy.limits import TLS_CLOSE_S_MAX
-from tpy.sending import Pieces, SendingSocket, SendingStream
+from tpy.sending import GONE, Pieces, SendingSocket, SendingStream
 from tpy.units import KIB
 
 _JOINED_BYTES_MAX = 64 * KIB
@@ -77,7 +77,7 @@ class SocketWire(SendingSocket, trio.abc.AsyncResource):
 
     async def read(self, receiver: Receiver) -> None:
         if self._over is None or (self._over.is_set() and self._error is None):  # else it was begun, and may have ended
-            self.read_now(receiver)
+            self._begin(receiver)
         try:
             if self._over is not None and not self._over.is_set():
                 await self._over.wait()
@@ -88,6 +88,11 @@ class SocketWire(SendingSocket, trio.abc.AsyncResource):
             raise self._error
 
     def read_now(self, receiver: Receiver) -> None:
+        self._begin(receiver)
+        if self._error is not None and not isinstance(self._error, GONE):
+            raise self._error  # a bug in the receiver, which is told also where nothing more would be read
+
+    def _begin(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._over = trio.Event()
         self._poller.begin(self)
@@ -140,6 +145,11 @@ class SocketWire(SendingSocket, trio.abc.AsyncResource):
         """The same socket for callers that want Trio's interface; from then on it belongs to the stream."""
         self._waited_for = True
         return PacedStream(self.raw, turns)
+
+    async def wait_readable(self) -> None:
+        """Wait for bytes, before the poller reads."""
+        self._waited_for = True
+        await trio.lowlevel.wait_readable(self.raw)
 
     async def send_some(self, pieces: Pieces) -> int:
         self._waited_for = True
