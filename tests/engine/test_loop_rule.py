@@ -18,11 +18,11 @@ from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
 from tpy.config.model_config import DynamicBatching
 from tpy.limits import (
     LOOP_EXECUTION_INPUT_BYTES_MAX,
-    LOOP_EXECUTION_NS_MAX,
     LOOP_EXECUTION_STREAK_MAX,
     LOOP_EXECUTION_STREAK_MIN,
     LOOP_EXECUTION_THREAD_EVERY,
     LOOP_TURN_NS_MAX,
+    QUICK_BATCHES_NS_MAX,
 )
 from tpy.messages import DataType, Tensor
 from tpy.units import NS_PER_S
@@ -70,7 +70,7 @@ def test_sole_quick_requests_are_executed_on_the_loop_but_for_one_in_many() -> N
     assert direct.reported == [["a"]] * len(direct.threads)
 
 
-@pytest.mark.parametrize("slow_ns", [LOOP_EXECUTION_NS_MAX + 1, LOOP_TURN_NS_MAX])
+@pytest.mark.parametrize("slow_ns", [QUICK_BATCHES_NS_MAX + 1, LOOP_TURN_NS_MAX])
 def test_after_a_slow_one_as_many_must_have_been_quick_as_before(slow_ns: int) -> None:
     direct = OnLoop()
     direct.ask_often(STREAK)
@@ -108,7 +108,7 @@ def test_what_held_the_loop_up_is_forgotten_when_nothing_has_for_long() -> None:
         direct.threads = ""
         direct.ask()
         on_the_loop += direct.threads == "L"
-    direct.took_ns = [LOOP_EXECUTION_NS_MAX + 1, 1]
+    direct.took_ns = [QUICK_BATCHES_NS_MAX + 1, 1]
     direct.ask_often(1)
     direct.threads = ""
     direct.ask_often(STREAK + 2)
@@ -274,7 +274,7 @@ class Placed:
 
 @pytest.fixture
 def placed(monkeypatch: pytest.MonkeyPatch) -> Placed:
-    monkeypatch.setattr(loop_rule, "LOOP_EXECUTION_NS_MAX", 60 * NS_PER_S)  # however slow the machine
+    monkeypatch.setattr(loop_rule, "QUICK_BATCHES_NS_MAX", 60 * NS_PER_S)  # however slow the machine
     return Placed()
 
 

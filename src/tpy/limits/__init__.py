@@ -245,11 +245,8 @@ of that is little enough."""
 
 QUICK_BATCHES_NS_MAX: Final = 500_000
 """In how long they should be over: several times what handing over costs, also where each request goes through a worker process,
-and a delay of the first answers that clients hardly notice. A model whose batch takes longer is slow."""
-
-LOOP_EXECUTION_NS_MAX: Final = 200_000
-"""The longest execution after which the next may be on the loop: about what handing a batch to a thread and back costs, and a
-twenty-fifth of LOOP_TURN_NS_MAX."""
+and a delay of the first answers that clients hardly notice. A model whose batch takes longer is slow. Also the longest execution
+after which the next may be on the loop: a tenth of LOOP_TURN_NS_MAX."""
 
 LOOP_EXECUTION_INPUT_BYTES_MAX: Final = 64 * KIB
 """Larger inputs go to the instance's thread: the same bound as for all copies that are made on the loop."""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from tpy.limits import (
     LOOP_EXECUTION_INPUT_BYTES_MAX,
-    LOOP_EXECUTION_NS_MAX,
     LOOP_EXECUTION_STREAK_MAX,
     LOOP_EXECUTION_STREAK_MIN,
     LOOP_EXECUTION_THREAD_EVERY,
     LOOP_TURN_NS_MAX,
+    QUICK_BATCHES_NS_MAX,
 )
 from tpy.messages import held_bytes
 from tpy_data.engine.requests.batch import Batch
@@ -85,7 +85,7 @@ class LoopRule:
         """A batch is over."""
         if len(batch.tickets) > 1 or not batch.is_executed:
             return
-        if batch.took_ns > LOOP_EXECUTION_NS_MAX:
+        if batch.took_ns > QUICK_BATCHES_NS_MAX:
             self.restarted()
             if on_loop and batch.took_ns > LOOP_TURN_NS_MAX:
                 self._streak, self._calm = min(8 * self._streak, LOOP_EXECUTION_STREAK_MAX), 0
