@@ -32,7 +32,6 @@ class OnnxInstance:
         accelerators = config.optimization.execution_accelerators if config.optimization is not None else None
         # Operators of others may do anything, accelerators use other devices.
         self.any_thread = config.model_operations is None and accelerators is None
-        """As `AnyThreadInstance.any_thread`."""
         signature = session.signature
         declared = {**signature.inputs, **signature.initializers}
         self._inputs = {name: _Input(info.datatype, not info.shape) for name, info in declared.items()}

@@ -259,8 +259,7 @@ LOOP_EXECUTION_STREAK_MAX: Final = 65_536
 the values of its inputs can do it once in this many requests."""
 
 LOOP_EXECUTION_THREAD_EVERY: Final = 64
-"""The number of executions of which one is in the thread, where other requests can come meanwhile: clients that come together are
-noticed after some milliseconds, and a sole one loses a hundredth."""
+"""One in this many executions is in the thread, where others can come meanwhile: they are noticed after some milliseconds."""
 
 QUICK_SHARE_NS_MIN: Final = 250_000
 """An instance of a quick model gets at least as many of the waiting batches as take so long, even if its share of them is less:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import gt
 
 from tpy.limits import (
     LOOP_EXECUTION_INPUT_BYTES_MAX,
@@ -23,12 +24,9 @@ class SoleRequests:
     __slots__ = ("arriving", "in_row", "with_threads")
 
     def __init__(self) -> None:
-        self.arriving = False
-        """A request is being submitted to a version none of whose instances holds anything."""
-        self.in_row = 0
-        """Sole requests in a row: each arrived while no thread had a batch."""
-        self.with_threads = 0
-        """Batches that were given to threads of such instances, and are neither reported nor revoked."""
+        self.arriving = False  # a request is being submitted to a version none of whose instances holds anything
+        self.in_row = 0  # sole requests in a row: each arrived while no thread had a batch
+        self.with_threads = 0  # batches that were given to threads of such instances, and are neither reported nor revoked
 
 
 class LoopRule:
@@ -51,15 +49,11 @@ class LoopRule:
 
     def __init__(self, sole: SoleRequests) -> None:
         self.sole = sole
-        self._quick = 0
-        """Sole requests in a row that were executed quickly."""
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        """Of these, by input, the greatest extent in each dimension; and their greatest sum of bytes."""
-        self._bytes_max = 0
-        self._streak = LOOP_EXECUTION_STREAK_MIN
-        """The number of quick ones that there must have been."""
-        self._calm = 0
-        """Quick ones on the loop since one held it up."""
+        self._quick = 0  # sole requests in a row that were executed quickly
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of these, by input, the greatest extent in each dimension
+        self._bytes_max = 0  # and their greatest sum of bytes
+        self._streak = LOOP_EXECUTION_STREAK_MIN  # the number of quick ones that there must have been
+        self._calm = 0  # quick ones on the loop since one held it up
 
     def restarted(self) -> None:
         """Another instance takes the place of this one. What held the loop up is not forgotten."""
@@ -102,23 +96,17 @@ class LoopRule:
         if ticket.abandoned or (ticket.residency is not None and ticket.residency.inputs):
             return False
         for name, tensor in ticket.inputs.items():
-            known = self._shapes.get(name)
-            shape = tensor.array.shape
-            if known is None or len(known) != len(shape):
+            known, shape = self._shapes.get(name), tensor.array.shape
+            if known is None or len(known) != len(shape) or any(map(gt, shape, known)):
                 return False
-            for extent, greatest in zip(shape, known, strict=True):
-                if extent > greatest:
-                    return False
         return _bytes_of(ticket) <= self._bytes_max
 
     def _note(self, ticket: RequestTicket) -> None:
-        size = _bytes_of(ticket)
-        if size > LOOP_EXECUTION_INPUT_BYTES_MAX:
+        if (size := _bytes_of(ticket)) > LOOP_EXECUTION_INPUT_BYTES_MAX:
             return
         self._bytes_max = max(self._bytes_max, size)
         for name, tensor in ticket.inputs.items():
-            shape = tensor.array.shape
-            known = self._shapes.get(name)
+            known, shape = self._shapes.get(name), tensor.array.shape
             if known is None or len(known) != len(shape):
                 self._shapes[name] = shape
             elif known != shape:
@@ -126,5 +114,5 @@ class LoopRule:
 
 
 def _bytes_of(ticket: RequestTicket) -> int:
-    """The bytes of a request's inputs; from LOOP_EXECUTION_INPUT_BYTES_MAX on any number that is greater."""
+    """The bytes of a request's inputs; above LOOP_EXECUTION_INPUT_BYTES_MAX any number that is greater."""
     return held_bytes(list(ticket.inputs.values()), LOOP_EXECUTION_INPUT_BYTES_MAX + 1)

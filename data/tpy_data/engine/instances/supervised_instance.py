@@ -238,9 +238,8 @@ class SupervisedInstance:
     def _loop_rule(self, instance: object) -> LoopRule | None:
         """For an instance whose batches may be executed on the loop: its thread is like any other then."""
         placement, engine = self.placed.placement, self._recipe.engine
-        if placement.kind is not InstanceKind.KIND_CPU or placement.host or not engine.answers_once:
-            return None
-        if not isinstance(instance, AnyThreadInstance) or not instance.any_thread:
+        is_bound = placement.kind is not InstanceKind.KIND_CPU or placement.host or not engine.answers_once
+        if is_bound or not isinstance(instance, AnyThreadInstance) or not instance.any_thread:
             return None
         if self._rule is None:
             self._rule = LoopRule(self._recipe.sole)

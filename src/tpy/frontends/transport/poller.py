@@ -50,8 +50,8 @@ class Poller:
     def __init__(self, turns: LoopTurns) -> None:
         self._turns = turns
         self._epoll = select.epoll()
+        # Wakes the task for a wire that has more to do from the beginning, while no other has anything to read.
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Wakes the task for a wire that has more to do from the beginning, while no other has anything to read."""
         self._epoll.register(self._bell, select.EPOLLIN)
         self._is_rung = False
         self.wires: dict[int, Polled] = {}
