@@ -146,6 +146,8 @@ class TestSettings:
         ],
     )
     def test_properties_reach_openvino(self, tmp_path: Path, given: dict[str, str], name: str, value: object) -> None:
+        if value == "bfloat16" and "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+            pytest.skip("this CPU does not compute with bfloat16: OpenVINO takes f32 in its place")
         context = doubling(tmp_path, config(**_fields(), parameters=parameters(**given)))
         found = OpenVinoModel(context).compiled_for(ON_CPU).get_property(name)
         found = getattr(found, "name", found)
