@@ -1,8 +1,8 @@
 """The protocols that a backend implements, and the values that it is given.
 
 Threads: `auto_complete` and `load` run in a loader thread, `LoadedModel.unload` in another or in an unloader thread; everything
-of a ModelInstance runs in that instance's own thread, one call at a time. All of them may block; none of them may touch the Trio
-loop.
+of a ModelInstance runs in that instance's own thread, one call at a time, but a quick `execute` of an AnyThreadInstance, which
+may run on the Trio loop. All others may block; none may touch the Trio loop.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ and a delay of the first answers that clients hardly notice. A model whose batch
 after which the next may be on the loop: a tenth of LOOP_TURN_NS_MAX."""
 
 LOOP_EXECUTION_INPUT_BYTES_MAX: Final = 64 * KIB
-"""Larger inputs go to the instance's thread: the same bound as for all copies that are made on the loop."""
+"""Larger inputs go to the instance's thread: the same bound as for what the loop itself copies to a worker."""
 
 LOOP_EXECUTION_STREAK_MIN: Final = 16
 """Executions in a row that must have been quick before one is on the loop."""

@@ -236,7 +236,7 @@ class SupervisedInstance:
         return gate.enter(self._number, self.placed, ThreadChannel(instance, worker, clock))
 
     def _loop_rule(self, instance: object) -> LoopRule | None:
-        """For an instance whose batches may be executed on the loop: its thread is like any other then."""
+        """For an instance whose thread is like any other. From then on the engine notes requests that come one at a time."""
         placement, engine = self.placed.placement, self._recipe.engine
         is_bound = placement.kind is not InstanceKind.KIND_CPU or placement.host or not engine.answers_once
         if is_bound or not isinstance(instance, AnyThreadInstance) or not instance.any_thread:

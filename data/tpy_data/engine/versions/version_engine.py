@@ -125,7 +125,7 @@ class VersionEngine:
         self.is_engine = is_engine
         self.answers_once = sequences is None and not config.decoupled
         """True when each request is executed once, whatever was executed before, and is answered by that."""
-        self.sole: SoleRequests | None = None  # no instance has batches executed on the loop
+        self.sole: SoleRequests | None = None  # there where an instance may have batches executed on the loop
         self._outputs = OutputSelection(config)
         self._responder = Responder(config.name, version)
         self._driver = make_driver(core, clock, self)

@@ -51,7 +51,7 @@ class RepeatedHead:
         if size > _HEAD_BYTES_MAX or request.refusal is not None:
             return
         head = bytes(data[:size])
-        # Else there is more than the head and the body in it: chunks, or empty lines in front or behind.
+        # Else there is more than the head and the body in it: chunks, or empty lines behind.
         if head.find(_END) + len(_END) == size:
             self._last = head, len(data), _with_body(request, b"")
 
