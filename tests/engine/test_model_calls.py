@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from tests.submitting import submit_to
-from tpy.backend import AfterRead, Done, ExecutionRequest, WaitingBatch
+from tpy.backend import Demand, Done, ExecutionRequest, WaitingBatch
 from tpy.config.model_config import InstanceGroup, InstanceKind, ModelConfig, RateLimiter, RateLimiterResource, ResponseCache
 from tpy.errors import TpyError, Unavailable
 from tpy.limits import CALL_CIRCLE_CHECK_S
@@ -271,14 +271,14 @@ async def test_a_call_that_needs_resources_of_its_caller_is_refused(autojump_clo
 class Reads:
     """A `DescriptorReader` that says this, each time one byte has come."""
 
-    def __init__(self, descriptor: int, said: AfterRead) -> None:
+    def __init__(self, descriptor: int, said: Demand) -> None:
         self.said = said
         self.told = 0
         self.heard = trio.Event()
         self.ended = 0
         self._descriptor = descriptor
 
-    def ready(self) -> AfterRead:
+    def ready(self) -> Demand:
         os.read(self._descriptor, 1)
         self.told += 1
         self.heard.set()
@@ -288,10 +288,8 @@ class Reads:
         self.ended += 1
 
 
-@pytest.mark.parametrize(("said", "ended"), [(AfterRead.WAIT, 1), (AfterRead.STOP, 0)])
-async def test_a_reader_that_says_stop_is_not_told_so(
-    autojump_clock: trio.testing.MockClock, said: AfterRead, ended: int
-) -> None:
+@pytest.mark.parametrize(("said", "ended"), [(Demand.READ, 1), (Demand.PAUSE, 0)])
+async def test_a_reader_that_says_stop_is_not_told_so(autojump_clock: trio.testing.MockClock, said: Demand, ended: int) -> None:
     """It may be watched again by then: it took that for the end of the new watch, and never used the loop again."""
     reading, writing = os.pipe()
     try:

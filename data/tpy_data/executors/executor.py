@@ -2,7 +2,7 @@
 
 A `Worker` runs jobs in the order in which they were put. Each model instance has a worker of one thread for itself; loading
 has one worker of a few threads for all models. A job goes into its thread through one queue and comes back through exactly
-one `TrioToken.run_sync_soon`: two hand-offs, whatever it did. One that lasts may `tell` the loop something in the middle.
+one `Reactor.run_sync_soon`: two hand-offs, whatever it did. One that lasts may `tell` the loop something in the middle.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import outcome
 import trio
 
 from tpy.errors import Internal, Unavailable
+from tpy.reactor import Reactor, reactor_of_run
 from tpy_data.exception_text import exception_text
 
 T = TypeVar("T")
@@ -75,20 +76,20 @@ class ThreadExecutor:
     """Workers, each with its own thread. Make it inside `trio.run`: jobs finish on that loop."""
 
     def __init__(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
+        self._reactor = reactor_of_run()
 
     def open_worker(self, name: str, *, threads_max: int = 1) -> ThreadWorker:
         """Threads are started with the first jobs, at most `threads_max`."""
-        return ThreadWorker(name, self._token, threads_max)
+        return ThreadWorker(name, self._reactor, threads_max)
 
 
 class ThreadWorker:
     """Up to `threads_max` daemon threads on one queue. Daemons, because a backend that hangs must not keep the process from
     ending after the exit time-out; whoever gives up on such a call logs it."""
 
-    def __init__(self, name: str, token: trio.lowlevel.TrioToken, threads_max: int) -> None:
+    def __init__(self, name: str, reactor: Reactor, threads_max: int) -> None:
         self._name = name
-        self._token = token
+        self._reactor = reactor
         self._threads_max = threads_max
         self._threads = 0
         self._closed = False
@@ -109,7 +110,7 @@ class ThreadWorker:
     def run_sync_soon(self, call: Callable[[], None]) -> None:
         """As `Worker.run_sync_soon`: before `finished` of the job that calls this."""
         with contextlib.suppress(trio.RunFinishedError):  # the loop has ended
-            self._token.run_sync_soon(call)
+            self._reactor.run_sync_soon(call)
 
     def close(self) -> None:
         """Each thread ends when it comes to its end mark."""
@@ -119,7 +120,7 @@ class ThreadWorker:
                 self._jobs.put(None)
 
     def _work(self) -> None:
-        jobs, hand_back = self._jobs, self._token.run_sync_soon
+        jobs, hand_back = self._jobs, self._reactor.run_sync_soon
         while (job := jobs.get()) is not None:
             has_more = True
             while has_more:

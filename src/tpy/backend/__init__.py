@@ -54,13 +54,13 @@ from tpy.backend.instances import (
     stays_on_device,
 )
 from tpy.backend.model_metrics import Metric, MetricFamily, ModelMetrics
-from tpy.backend.server_calls import AfterRead, CallSink, DescriptorReader, Done, LoopCalls, ServerCall, ServerCalls, WaitingBatch
+from tpy.backend.server_calls import CallSink, DescriptorReader, Done, LoopCalls, ServerCall, ServerCalls, WaitingBatch
+from tpy.demand import Demand
 
 __all__ = [
     "BATCH_INPUT_RANKS",
     "ISOLATION",
     "SANDBOX",
-    "AfterRead",
     "AnswerLater",
     "AnyThreadInstance",
     "Backend",
@@ -72,6 +72,7 @@ __all__ = [
     "CallSink",
     "ChecksReadiness",
     "CopiesInputs",
+    "Demand",
     "DescriptorReader",
     "DeviceInstance",
     "Done",

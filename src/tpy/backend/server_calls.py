@@ -6,11 +6,11 @@ a call arrives, on the Trio thread, at the object that was given with it. That o
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from tpy.backend.execution import ExecutionRequest
+from tpy.demand import Demand
 from tpy.errors import TpyError
 from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
 
@@ -81,26 +81,15 @@ class ServerCalls(Protocol):
         ...
 
 
-class AfterRead(enum.Enum):
-    """The next step after a `DescriptorReader` was called."""
-
-    WAIT = "wait"
-    """Tell it again when there is more to read."""
-    AGAIN = "again"
-    """Tell it again soon: it has more to do."""
-    STOP = "stop"
-    """Watch no longer."""
-
-
 class DescriptorReader(Protocol):
     """Reads from a descriptor that the loop watches. Used on the Trio thread; must neither block nor raise."""
 
-    def ready(self) -> AfterRead:
-        """Something has come."""
+    def ready(self) -> Demand:
+        """Something has come, or it wanted to continue. `Demand.PAUSE`: watch no longer."""
         ...
 
     def unwatched(self) -> None:
-        """Nobody watches any more, although `ready` did not say STOP."""
+        """Nobody watches any more, although `ready` did not say PAUSE."""
         ...
 
 

@@ -8,6 +8,7 @@ import os
 import queue
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import outcome
@@ -15,6 +16,7 @@ import trio
 
 from tpy.assembly import Outcome, Running, ServerOptions, Stop, run_server
 from tpy.errors import Internal, TpyError, Unavailable
+from tpy.reactor import Reactor, reactor_of_run
 from tpy.services import Services
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.logs import LogController
@@ -82,7 +84,7 @@ class EngineThread:
         self._asked_to_stop = ""
         self.calls: set[OpenCall] = set()
         """Requests that have not ended. Used on the server's thread."""
-        self._token: trio.lowlevel.TrioToken | None = None
+        self._reactor: Reactor | None = None
         self._process = _process
         self._started: queue.SimpleQueue[outcome.Outcome[Running]] = queue.SimpleQueue()
         self._ended: outcome.Outcome[Outcome] | None = None
@@ -105,8 +107,8 @@ class EngineThread:
         self._started.put(self._why_not_started())  # read by nobody when it had started
 
     async def _serve(self) -> Outcome:
-        self._token = trio.lowlevel.current_trio_token()
-        if self._asked_to_stop:  # before there was a token
+        self._reactor = reactor_of_run()
+        if self._asked_to_stop:  # before there was a run
             self._stop.ask(self._asked_to_stop)
         return await run_server(
             self._options,
@@ -128,18 +130,18 @@ class EngineThread:
     def enter(self, call: Callable[[], None]) -> None:
         """Call this, which must not raise, on the server's thread, soon. Raises Unavailable when the server has stopped, and in a
         process that was forked."""
-        if self._token is None or self._process is not _process:
+        if self._reactor is None or self._process is not _process:
             raise Unavailable("the server belongs to the parent process; start a new one after fork()")
         try:
-            self._token.run_sync_soon(call)
+            self._reactor.run_sync_soon(call)
         except trio.RunFinishedError:
             raise Unavailable("the server has stopped") from None
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call this, which must not raise, on the server's thread, soon; never when the server has stopped. Does not wait."""
-        if self._token is not None and self._process is _process:
+        if self._reactor is not None and self._process is _process:
             with contextlib.suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(call)
+                self._reactor.run_sync_soon(call)
 
     def require_other_thread(self) -> None:
         """Raises Internal on the server's own thread, which may not wait for itself."""
@@ -194,9 +196,9 @@ class EngineThread:
     def ask_stop(self, reason: str) -> None:
         """Have the server stop; returns at once. Idempotent."""
         self._asked_to_stop = reason
-        if self._token is not None and self._process is _process:
+        if self._reactor is not None and self._process is _process:
             try:
-                self._token.run_sync_soon(self._stop.ask, reason)
+                self._reactor.run_sync_soon(partial(self._stop.ask, reason))
             except trio.RunFinishedError:
                 return
 

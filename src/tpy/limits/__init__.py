@@ -351,8 +351,12 @@ some tens of requests, and what health checks and others wait for at most, but f
 LOOP_TURN_TASKS_MAX: Final = 8
 """Tasks in that line that go on in each turn, with a step each (three milliseconds at most)."""
 
-POLLED_CONNECTIONS_MAX: Final = 128
-"""Connections of a port that are read in one turn of the loop; the kernel takes turns among ready ones."""
+POLLED_DESCRIPTORS_MAX: Final = 128
+"""Connections of clients and workers that are read in one turn of the loop; the kernel takes turns among ready ones."""
+
+DEADLINES_UNREAD_S_MAX: Final = 0.001
+"""The time for which the loop reads what arrives without a look at the deadlines of tasks, one of which may have come nearer:
+Trio's timers are as exact as that, and a look costs as much as all system calls of a request."""
 
 DECOUPLED_RESPONSES_WAITING_MAX: Final = 64
 """Responses of one decoupled request that were sent and not taken; with as many its model waits. Enough that a fast model and

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.shortage import threads_cannot_start
-from tpy.backend import AfterRead
+from tpy.backend import Demand
 from tpy.limits import WORKER_MESSAGES_AT_ONCE_MAX
 from tpy_data.backends.python.environment.process import WorkerProcess
 from tpy_data.backends.python.environment.threads import ReaderThread
@@ -105,10 +105,10 @@ class Loop:
         while not self.watching:
             threading.Event().wait(0.001)
 
-    def turn(self) -> AfterRead:
+    def turn(self) -> Demand:
         descriptor, reader = self.watching[-1]
-        after: AfterRead = reader.ready()
-        if after is AfterRead.STOP:
+        after: Demand = reader.ready()
+        if after is Demand.PAUSE:
             os.close(descriptor)
             self.watching.remove((descriptor, reader))
         return after
@@ -136,7 +136,7 @@ def test_a_process_that_is_gone_is_lost_although_its_socket_is_open(played: Play
     played.connection.require_alive()
     assert played.taken == [(FrameKind.RESULT, 1, False)], "what it said last is heard"
     assert (str(played.connection.lost), played.lost) == ("the process is gone", 1)
-    assert played.connection.ready() is AfterRead.STOP
+    assert played.connection.ready() is Demand.PAUSE
 
 
 def test_the_loop_takes_some_messages_at_a_time(played: Played) -> None:
@@ -144,7 +144,7 @@ def test_the_loop_takes_some_messages_at_a_time(played: Played) -> None:
     played.serve()
     played.connection.watch(_with_loop(loop))
     played.say(*[FrameKind.NOTIFICATION] * 150)
-    assert [loop.turn() for _ in range(4)] == [AfterRead.AGAIN, AfterRead.AGAIN, AfterRead.WAIT, AfterRead.WAIT]
+    assert [loop.turn() for _ in range(4)] == [Demand.CONTINUE, Demand.CONTINUE, Demand.READ, Demand.READ]
     assert len(played.taken) == 150
     assert all(on_loop for _, _, on_loop in played.taken)
 
@@ -156,12 +156,12 @@ def test_what_takes_long_is_left_to_a_thread_with_what_was_received_with_it(play
     played.connection.watch(_with_loop(loop))
     played.takes_long = True
     played.say(FrameKind.RESULT, FrameKind.RESULT, FrameKind.NOTIFICATION, stream=1)
-    assert loop.turn() is AfterRead.STOP
+    assert loop.turn() is Demand.PAUSE
     loop.wait_watching()
     assert played.taken == [(FrameKind.RESULT, 1, False), (FrameKind.RESULT, 1, False), (FrameKind.NOTIFICATION, 1, False)]
     played.takes_long = False
     played.say(FrameKind.NOTIFICATION)
-    assert loop.turn() is AfterRead.WAIT
+    assert loop.turn() is Demand.READ
     assert played.taken[3:] == [(FrameKind.NOTIFICATION, 0, True)]
 
 
@@ -184,7 +184,7 @@ def test_a_long_header_is_not_looked_at_on_the_loop(played: Played) -> None:
     played.serve()
     played.connection.watch(_with_loop(loop))
     played.say(FrameKind.NOTIFICATION, header=b" " * 20_000)
-    assert loop.turn() is AfterRead.STOP
+    assert loop.turn() is Demand.PAUSE
     loop.wait_watching()
     assert played.taken == [(FrameKind.NOTIFICATION, 0, False)]
 
@@ -283,7 +283,7 @@ def test_a_message_that_needs_a_thread_loses_the_worker_when_there_is_none(playe
     played.takes_long = True
     played.say(FrameKind.RESULT)
     with threads_cannot_start():
-        assert loop.turn() is AfterRead.STOP
+        assert loop.turn() is Demand.PAUSE
     assert "can't start new thread" in str(played.connection.lost)
 
 
@@ -334,7 +334,7 @@ def test_a_worker_that_has_finalized_may_end(played: Played) -> None:
     played.say(FrameKind.FINALIZED, FrameKind.NOTIFICATION)
     played.heard()
     played.theirs.close()
-    assert loop.turn() is AfterRead.STOP
+    assert loop.turn() is Demand.PAUSE
     assert [kind for kind, _, _ in played.taken] == [FrameKind.FINALIZED]
     assert played.connection.drive(lambda: played.connection.state is SessionState.ENDED, 0)
     assert not played.connection.is_lost()
@@ -367,7 +367,7 @@ def test_a_thread_takes_what_the_loop_has_received_and_not_taken(played: Played)
     played.serve()
     played.connection.watch(_with_loop(loop))
     played.say(*[FrameKind.NOTIFICATION] * (WORKER_MESSAGES_AT_ONCE_MAX + 1))
-    assert loop.turn() is AfterRead.AGAIN
+    assert loop.turn() is Demand.CONTINUE
     ((descriptor, reader),) = loop.watching
     os.close(descriptor)
     reader.unwatched()

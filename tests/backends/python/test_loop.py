@@ -13,7 +13,7 @@ import pytest
 
 from tests.backends.python.calls import Call, FakeServer
 from tests.backends.python.conftest import Serve, Served, request
-from tpy.backend import AfterRead, CallSink, DescriptorReader, LoopCalls, ServerCall, WaitingBatch
+from tpy.backend import CallSink, Demand, DescriptorReader, LoopCalls, ServerCall, WaitingBatch
 from tpy.messages import InferenceRequest
 
 CALLER = """
@@ -94,8 +94,8 @@ class LoopServer(FakeServer):
         poller = select.poll()
         poller.register(descriptor, select.POLLIN)
         poller.poll()
-        while (after := reader.ready()) is not AfterRead.STOP:
-            if after is AfterRead.WAIT:
+        while (after := reader.ready()) is not Demand.PAUSE:
+            if after is Demand.READ:
                 poller.poll()
         os.close(descriptor)
 

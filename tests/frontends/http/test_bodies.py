@@ -14,7 +14,8 @@ from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.parser import RequestParser
 from tpy.frontends.http.serving import create_port
-from tpy.frontends.transport import Ends, StreamWire
+from tpy.frontends.transport import Ends
+from tpy.frontends.transport.streams import StreamWire
 
 from .fakes import FakeServices
 from .harness import INFER, Client, options, post, running

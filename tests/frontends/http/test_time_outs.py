@@ -15,7 +15,8 @@ from tpy.frontends.http.message import HttpReply
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.replies import ReplyQueue
 from tpy.frontends.http.serving import create_port
-from tpy.frontends.transport import Ends, StreamWire
+from tpy.frontends.transport import Ends
+from tpy.frontends.transport.streams import StreamWire
 
 from .fakes import FakeServices
 from .harness import INFER, get, in_memory, infer, options, running

@@ -13,17 +13,17 @@ import pytest
 import trio
 import trio.testing
 
-from tpy.clock import SystemClock
-from tpy.frontends.transport import LoopTurns, Poller, SocketWire
+from tpy.frontends.transport import SocketWire
 from tpy.frontends.transport.accepting import ConnectionListener
 from tpy.frontends.transport.listening import listen
+from tpy.reactor import Reactor, reactor_of_run
 
 
 @pytest.fixture
-async def poller() -> AsyncIterator[Poller]:
-    made = Poller(LoopTurns(SystemClock()))
-    yield made
-    made.close()
+async def reactor() -> AsyncIterator[Reactor]:
+    made = reactor_of_run()
+    with made.running():
+        yield made
 
 
 class CrowdedSocket(socket.socket):
@@ -43,7 +43,7 @@ class CrowdedSocket(socket.socket):
 @pytest.mark.parametrize("reason", [errno.EMFILE, errno.ENFILE])
 async def test_connections_wait_until_there_is_a_file_descriptor_for_them(
     port: str,
-    poller: Poller,
+    reactor: Reactor,
     reason: int,
     autojump_clock: trio.testing.MockClock,
     caplog: pytest.LogCaptureFixture,
@@ -54,7 +54,7 @@ async def test_connections_wait_until_there_is_a_file_descriptor_for_them(
         client.connect(listening.getsockname())
         listening.failures = 100
         listening.reason = reason
-        listener = ConnectionListener(listening, partial(SocketWire, poller=poller), port=port, at_once=4)
+        listener = ConnectionListener(listening, partial(SocketWire, reactor=reactor), port=port, at_once=4)
         began_s = trio.current_time()
         wire = await listener.accept()
         assert 5 < trio.current_time() - began_s < 20
@@ -66,12 +66,12 @@ async def test_connections_wait_until_there_is_a_file_descriptor_for_them(
     assert record.exc_info is None
 
 
-async def test_a_connection_that_is_gone_before_it_is_set_up_is_passed_over(poller: Poller) -> None:
+async def test_a_connection_that_is_gone_before_it_is_set_up_is_passed_over(reactor: Reactor) -> None:
     def connected(raw: socket.socket) -> SocketWire:
         if not made:
             made.append(raw)
             raise OSError(errno.EINVAL, "the peer has left")
-        return SocketWire(raw, poller)
+        return SocketWire(raw, reactor)
 
     made: list[socket.socket] = []
     with socket.socket() as listening, socket.socket() as one, socket.socket() as other:
@@ -88,21 +88,21 @@ async def test_a_connection_that_is_gone_before_it_is_set_up_is_passed_over(poll
 
 
 @pytest.mark.parametrize("reason", [errno.ECONNABORTED, errno.EPROTO, errno.ENOPROTOOPT, errno.EHOSTDOWN, errno.EOPNOTSUPP])
-async def test_the_error_of_a_connection_that_is_gone_ends_nothing(poller: Poller, reason: int) -> None:
+async def test_the_error_of_a_connection_that_is_gone_ends_nothing(reactor: Reactor, reason: int) -> None:
     with CrowdedSocket() as listening, socket.socket() as client:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         client.connect(listening.getsockname())
         listening.failures = 3
         listening.reason = reason
-        listener = ConnectionListener(listening, partial(SocketWire, poller=poller), port="HTTP", at_once=4)
+        listener = ConnectionListener(listening, partial(SocketWire, reactor=reactor), port="HTTP", at_once=4)
         wire = await listener.accept()
         assert wire.raw.getpeername() == client.getsockname()
         await wire.aclose()
         await listener.aclose()
 
 
-async def test_connections_that_come_together_are_accepted_in_one_turn_of_the_loop_a_bounded_number(poller: Poller) -> None:
+async def test_connections_that_come_together_are_accepted_in_one_turn_of_the_loop_a_bounded_number(reactor: Reactor) -> None:
     with contextlib.ExitStack() as clients, socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -111,7 +111,7 @@ async def test_connections_that_come_together_are_accepted_in_one_turn_of_the_lo
             client = clients.enter_context(socket.socket())
             client.connect(listening.getsockname())
             names.append(client.getsockname())
-        listener = ConnectionListener(listening, partial(SocketWire, poller=poller), port="HTTP", at_once=3)
+        listener = ConnectionListener(listening, partial(SocketWire, reactor=reactor), port="HTTP", at_once=3)
         wires = [await listener.accept()]
         with trio.testing.assert_no_checkpoints():
             wires += [await listener.accept(), await listener.accept()]
@@ -123,22 +123,22 @@ async def test_connections_that_come_together_are_accepted_in_one_turn_of_the_lo
         await listener.aclose()
 
 
-async def test_accepted_connections_that_nobody_took_are_closed_with_the_listener(poller: Poller) -> None:
+async def test_accepted_connections_that_nobody_took_are_closed_with_the_listener(reactor: Reactor) -> None:
     with socket.socket() as listening, socket.socket() as one, socket.socket() as other:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         one.connect(listening.getsockname())
         other.connect(listening.getsockname())
-        listener = ConnectionListener(listening, partial(SocketWire, poller=poller), port="HTTP", at_once=2)
+        listener = ConnectionListener(listening, partial(SocketWire, reactor=reactor), port="HTTP", at_once=2)
         await (await listener.accept()).aclose()
         await listener.aclose()
         assert other.recv(1) == b""
 
 
-async def test_small_pieces_leave_at_once_on_every_connection(poller: Poller) -> None:
+async def test_small_pieces_leave_at_once_on_every_connection(reactor: Reactor) -> None:
     [listening] = await listen("127.0.0.1", 0, reuse_port=False)
     with socket.create_connection(listening.getsockname()):  # before anybody accepts
-        listener = ConnectionListener(listening, partial(SocketWire, poller=poller), port="HTTP", at_once=2)
+        listener = ConnectionListener(listening, partial(SocketWire, reactor=reactor), port="HTTP", at_once=2)
         wire = await listener.accept()
         assert wire.raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         await wire.aclose()

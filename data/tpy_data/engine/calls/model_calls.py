@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 import trio
 
-from tpy.backend import AfterRead, CallSink, DescriptorReader, Done, ExecutionRequest, WaitingBatch
+from tpy.backend import CallSink, Demand, DescriptorReader, Done, ExecutionRequest, WaitingBatch
 from tpy.errors import Internal, TpyError, Unavailable, Unsupported
 from tpy.limits import (
     CALL_CIRCLE_CHECK_S,
@@ -24,7 +24,9 @@ from tpy.limits import (
 )
 from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest, ModelDescription, held_bytes
 from tpy.observers import RequestObservers
+from tpy.reactor import Reactor, reactor_of_run
 from tpy.services import LoadingService, ResponseSink
+from tpy.unexpected import unexpected_error
 from tpy_data.engine.calls.core import CallingBatch, find_circle
 from tpy_data.engine.requests.handle import NO_RESOURCES, EngineHandle, Resources, WaitingRequest
 from tpy_data.engine.requests.ticket import RequestTicket
@@ -84,29 +86,33 @@ class EngineCalls:
         """The name of the tenant of requests that are executed, where there are tenants."""
         self.inference = inference
         self.observers = observers
-        self._token = trio.lowlevel.current_trio_token()
+        self._reactor = reactor_of_run()
         self._thread = threading.get_ident()
         self._orders, self._arriving = trio.open_memory_channel[_RepositoryOrder](REPOSITORY_CALLS_WAITING_MAX)
         self._waiting: dict[WaitingBatch, set[ModelCall]] = {}
         self._calling = trio.Event()
-        self._nursery: trio.Nursery | None = None
+        self._watched: set[_Watched] = set()
+        self._is_running = False
 
     async def run(self) -> None:
         """Perform repository calls, and watch calls that take long. Runs until cancelled; repository calls that wait then are
         refused."""
-        try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                nursery.start_soon(self._watch)
-                async for order in self._arriving:
-                    nursery.start_soon(self._perform, order)
-        finally:
-            self._nursery = None
+        with self._reactor.running():
+            try:
+                self._is_running = True
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._watch)
+                    async for order in self._arriving:
+                        nursery.start_soon(self._perform, order)
+            finally:
+                self._is_running = False
+                for watched in tuple(self._watched):
+                    watched.end()
 
     def soon(self, function: Callable[[], object]) -> bool:
         """Call `function` on the Trio thread. False when the loop has ended."""
         try:
-            self._token.run_sync_soon(function)
+            self._reactor.run_sync_soon(function)
         except trio.RunFinishedError:
             return False
         return True
@@ -142,11 +148,11 @@ class EngineCalls:
     # On the Trio thread
 
     def _begin_watching(self, descriptor: int, reader: DescriptorReader) -> None:
-        if self._nursery is None:
-            os.close(descriptor)
-            reader.unwatched()
+        watched = _Watched(descriptor, reader, self._reactor, self._watched)
+        if self._is_running:
+            self._reactor.add(watched)
         else:
-            self._nursery.start_soon(_read_descriptor, descriptor, reader)
+            watched.end()
 
     def _is_ready(self, model_name: str, version: int | None) -> bool:
         try:
@@ -255,20 +261,41 @@ def _tickets(waiting: WaitingBatch) -> list[RequestTicket]:
     return [request for request in waiting.requests if isinstance(request, RequestTicket)]
 
 
-async def _read_descriptor(descriptor: int, reader: DescriptorReader) -> None:
-    stopped = False
-    try:
-        await trio.lowlevel.wait_readable(descriptor)
-        while (after := reader.ready()) is not AfterRead.STOP:
-            if after is AfterRead.WAIT:
-                await trio.lowlevel.wait_readable(descriptor)
-            else:
-                await trio.lowlevel.checkpoint()
-        stopped = True  # and maybe watched again meanwhile
-    finally:
-        os.close(descriptor)
-        if not stopped:
-            reader.unwatched()
+class _Watched:
+    """A descriptor that a reader has the reactor watch. Owns it, and is one of `all` until it is closed."""
+
+    def __init__(self, descriptor: int, reader: DescriptorReader, reactor: Reactor, all_watched: set[_Watched]) -> None:
+        self.is_continuing = False
+        self._descriptor = descriptor
+        self._reader = reader
+        self._reactor = reactor
+        self._all = all_watched
+        self._all.add(self)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def receive(self) -> Demand:
+        if self not in self._all:  # closed in between
+            return Demand.PAUSE
+        demand = self._reader.ready()
+        if demand is Demand.PAUSE:  # and maybe it is watched again by now, by another descriptor
+            self._close()
+        return demand
+
+    proceed = receive
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Nobody watches any more, although the reader did not say so."""
+        if error is not None:
+            unexpected_error("reading what a worker sends failed unexpectedly")
+        self._close()
+        self._reader.unwatched()
+
+    def _close(self) -> None:
+        self._reactor.discard(self)
+        self._all.discard(self)
+        os.close(self._descriptor)
 
 
 class ModelCall:

@@ -22,6 +22,7 @@ from tpy.deliveries import Deliveries
 from tpy.errors import Internal, InvariantViolation
 from tpy.limits import DECOUPLED_RESPONSE_BYTES_WAITING_MAX, DECOUPLED_RESPONSES_WAITING_MAX
 from tpy.messages import Residency, held_bytes
+from tpy.reactor import reactor_of_run
 
 
 class Sent(NamedTuple):
@@ -52,13 +53,13 @@ class StreamOwner(Protocol):
 class HandOff:
     """The way to the Trio thread for all responses of a model version. Make it on the Trio thread."""
 
-    __slots__ = ("_awake", "_deliveries", "_owner", "_queue", "_token", "clock")
+    __slots__ = ("_awake", "_deliveries", "_owner", "_queue", "_reactor", "clock")
 
     def __init__(self, owner: StreamOwner, clock: Clock, deliveries: Deliveries) -> None:
         self.clock = clock
         self._deliveries = deliveries
         self._owner = owner
-        self._token = trio.lowlevel.current_trio_token()
+        self._reactor = reactor_of_run()
         self._queue: deque[tuple[ResponseStream, Sent]] = deque()
         self._awake = False
 
@@ -70,7 +71,7 @@ class HandOff:
         if not self._awake:
             self._awake = True
             with contextlib.suppress(trio.RunFinishedError):  # then the loop has ended, and nobody is there to take it
-                self._token.run_sync_soon(self.flush)
+                self._reactor.run_sync_soon(self.flush)
 
     def flush(self) -> None:
         """Trio thread: give the owner what has come so far. What comes meanwhile waits for the next turn of the loop, because a

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Protocol
 
+from tpy.demand import Demand
 from tpy.units import KIB
-
-
-class Demand(enum.Enum):
-    """A receiver's demand for bytes."""
-
-    READ = "what arrives next"
-    CONTINUE = "to continue in a later turn of the loop with what has arrived"
-    PAUSE = "nothing, until `Wire.resume`"
 
 
 class Receiver(Protocol):

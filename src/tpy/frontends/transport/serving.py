@@ -3,7 +3,7 @@
 The nursery tree of a port:
 
     serve_port
-    +-- turns, poller       a task each, while there are connections
+    +-- turns               a task, while there are connections
         +-- connections     one task per connection (its own tasks are in its own nursery)
             +-- accepting   a task per listening socket; one that looks at the files of TLS
 """
@@ -24,10 +24,9 @@ import trio
 from tpy.clock import Clock
 from tpy.frontends.transport.accepting import ConnectionListener
 from tpy.frontends.transport.listening import BoundAddress, address_of, close, listen
-from tpy.frontends.transport.poller import Poller
 from tpy.frontends.transport.tls_options import TlsOptions
 from tpy.frontends.transport.turns import LoopTurns
-from tpy.frontends.transport.wire import PacedStream, SocketWire, TlsWire, Wire
+from tpy.frontends.transport.wire import SocketWire, Wire
 from tpy.limits import ACCEPTED_CONNECTIONS_MAX, ANSWERS_STOP_S, TLS_HANDSHAKE_S_MAX, TLS_HANDSHAKE_STOP_S_MAX
 from tpy.reloading import reloaded
 from tpy.sending import GONE
@@ -35,6 +34,7 @@ from tpy.unexpected import unexpected_error
 
 if TYPE_CHECKING:
     from tpy.frontends.core.proxy_header import ProxyHeader
+    from tpy.frontends.transport.streams import PacedStream
     from tpy.frontends.transport.tls import ServerTls
 
 _log = logging.getLogger(__name__)
@@ -136,11 +136,10 @@ async def serve_port(
     tls = None if options.tls is None else _server_tls(port, options.tls)
     sockets = inherited or await listen(options.address, options.port, reuse_port=options.reuse_port)
     address = address_of(sockets[0])
-    poller = Poller(port.turns)
-    connected = partial(SocketWire, poller=poller)
+    connected = partial(SocketWire, reactor=port.turns.reactor)
     at_once = 1 if inherited else ACCEPTED_CONNECTIONS_MAX  # sockets that processes share: each is to get its part
     try:
-        async with port.turns.watched(), poller.polling(), trio.open_nursery() as watching:
+        async with port.turns.watched(), trio.open_nursery() as watching:
             async with trio.open_nursery() as connections:
                 async with trio.open_nursery() as accepting:
                     handle = partial(_serve_connection, port, serve, tls)
@@ -159,7 +158,6 @@ async def serve_port(
                 port.begin_drain()
             watching.cancel_scope.cancel()
     finally:
-        poller.close()
         close(sockets, None if inherited else address)
 
 
@@ -200,6 +198,8 @@ async def _serve_connection(port: Port, serve: Serve, tls: ServerTls | None, wir
         if tls is None:
             await serve(wire, ends)
         elif (stream := await _handshake(port, tls.context, wire)) is not None:
+            from tpy.frontends.transport.streams import TlsWire  # most ports are in the clear
+
             await serve(TlsWire(stream, wire.raw), ends._replace(certificate=stream.getpeercert))
     except GONE:
         return  # reset, or no TLS, while it was set up
@@ -250,7 +250,9 @@ class _Handshake:
 
 async def _handshake(port: Port, tls: ssl.SSLContext, wire: SocketWire) -> trio.SSLStream[PacedStream] | None:
     """TLS over the wire; None: it was not agreed on in time."""
-    stream = trio.SSLStream(wire.as_stream(port.turns), tls, server_side=True)
+    from tpy.frontends.transport.streams import PacedStream
+
+    stream = trio.SSLStream(PacedStream(wire.given_away(), port.turns), tls, server_side=True)
     with trio.move_on_after(TLS_HANDSHAKE_S_MAX) as patience, port.serving(_Handshake(patience)):
         await stream.do_handshake()
         if stream.selected_alpn_protocol() in port.alpn or not port.alpn_required:

@@ -14,7 +14,8 @@ from fuzz.target import Target, Violation
 from tpy.frontends.grpc.transport import StreamHandler, UnaryHandler
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
-from tpy.frontends.transport import Ends, StreamWire
+from tpy.frontends.transport import Ends
+from tpy.frontends.transport.streams import StreamWire
 from tpy.testing.trio_clock import TrioClock
 
 from .harness import echo, echo_stream, options

@@ -14,7 +14,8 @@ from tpy.deliveries import Deliveries
 from tpy.frontends.grpc.transport import StreamCall, StreamHandler, UnaryHandler
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
-from tpy.frontends.transport import Ends, Pieces, Poller, SocketWire
+from tpy.frontends.transport import Ends, Pieces, SocketWire
+from tpy.reactor import Reactor
 
 from .harness import PATH, Client, Held, options
 from .peer import message
@@ -23,8 +24,8 @@ from .peer import message
 class CountingWire(SocketWire):
     """Counts what is written without waiting. `full`: nothing is taken so."""
 
-    def __init__(self, raw: socket.socket, poller: Poller) -> None:
-        super().__init__(raw, poller)
+    def __init__(self, raw: socket.socket, reactor: Reactor) -> None:
+        super().__init__(raw, reactor)
         self.written = 0
         self.full = False
 
@@ -46,26 +47,26 @@ async def on_a_socket(handler: UnaryHandler | StreamHandler) -> AsyncIterator[Se
     deliveries = Deliveries()
     port = GrpcPort(options(), {PATH: handler}, SystemClock(), deliveries)
     ours, theirs = socket.socketpair()
-    poller = Poller(port.turns)
-    wire = CountingWire(theirs, poller)
+    reactor = port.turns.reactor
+    wire = CountingWire(theirs, reactor)
     ours.setblocking(False)
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
     served = Served(deliveries, wire, Client(stream))
     with trio.fail_after(10):
-        async with poller.polling(), trio.open_nursery() as nursery:
+        with reactor.running():
+            async with trio.open_nursery() as nursery:
 
-            async def serve() -> None:
-                await run_connection(port, wire, Ends())
-                served.ended.set()
+                async def serve() -> None:
+                    await run_connection(port, wire, Ends())
+                    served.ended.set()
 
-            nursery.start_soon(serve)
-            await served.client.flush()
-            while not served.client.settled:
-                await served.client.read()
-            yield served
-            await stream.aclose()
-            await served.ended.wait()
-    poller.close()
+                nursery.start_soon(serve)
+                await served.client.flush()
+                while not served.client.settled:
+                    await served.client.read()
+                yield served
+                await stream.aclose()
+                await served.ended.wait()
 
 
 async def test_calls_that_are_answered_in_one_block_are_written_once_and_at_its_end() -> None:

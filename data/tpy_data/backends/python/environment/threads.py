@@ -10,7 +10,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
-from tpy.backend import AfterRead
+from tpy.backend import Demand
 
 READY_MAX = 64
 """Descriptors looked at per poll."""
@@ -76,7 +76,7 @@ class ThreadReader(Protocol):
 
     def fileno(self) -> int: ...
 
-    def ready(self) -> AfterRead:
+    def ready(self) -> Demand:
         """Something has come."""
         ...
 
@@ -130,11 +130,11 @@ class ReaderThread:
         while not self._closing:
             for descriptor, _ in self._poll.poll(maxevents=READY_MAX):
                 reader = self._readers.get(descriptor)
-                if reader is not None and _read(reader) is AfterRead.STOP:
+                if reader is not None and _read(reader) is Demand.PAUSE:
                     self.discard(reader)
 
 
-def _read(reader: ThreadReader) -> AfterRead:
-    while (after := reader.ready()) is AfterRead.AGAIN:
+def _read(reader: ThreadReader) -> Demand:
+    while (after := reader.ready()) is Demand.CONTINUE:
         pass
     return after

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from tpy.backend import AfterRead, LoopCalls
+from tpy.backend import Demand, LoopCalls
 from tpy.devices import NO_DEVICES, Devices
 from tpy.errors import Internal
 from tpy.limits import WORKER_MESSAGES_AT_ONCE_MAX, WORKER_MESSAGES_UNREAD_MAX, WORKER_SEEN_END_S
@@ -219,10 +219,10 @@ class WorkerConnection:
             self._loop = None
         self._process.spawner.reader.add(self)
 
-    def ready(self) -> AfterRead:
+    def ready(self) -> Demand:
         """As `DescriptorReader`, on the Trio thread; or in the backend's."""
         if not self._reading.acquire(blocking=False):
-            return AfterRead.AGAIN
+            return Demand.CONTINUE
         try:
             again = not self._is_over() and self._read(on_loop=self._loop is not None)
             stop = not again and self._is_over()
@@ -230,8 +230,8 @@ class WorkerConnection:
             self._reading.release()
         self.after_read()
         if stop:
-            return AfterRead.STOP
-        return AfterRead.AGAIN if again else AfterRead.WAIT
+            return Demand.PAUSE
+        return Demand.CONTINUE if again else Demand.READ
 
     def unwatched(self) -> None:
         """As `DescriptorReader`: the loop reads no longer."""

@@ -1,4 +1,4 @@
-"""The poller: connections of a port that are ready are read together, each in its turn."""
+"""Connections that are ready are read together, each in its turn."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import trio
 import trio.testing
 
 from tpy.clock import SystemClock
-from tpy.frontends.transport import GONE, Demand, LoopTurns, Poller, Receiver, SocketWire
+from tpy.frontends.transport import GONE, Demand, LoopTurns, Receiver, SocketWire
 from tpy.limits import LOOP_TURN_NS_MAX, LOOP_TURN_TASKS_MAX
+from tpy.reactor import Reactor
 from tpy.units import NS_PER_S
 
 
@@ -60,8 +61,8 @@ class Recorder:
 class Served:
     """A poller, and connections that it reads."""
 
-    def __init__(self, poller: Poller, nursery: trio.Nursery) -> None:
-        self.poller = poller
+    def __init__(self, reactor: Reactor, nursery: trio.Nursery) -> None:
+        self.reactor = reactor
         self.ended: list[Receiver] = []
         self.errors: list[BaseException] = []
         self.peers: list[socket.socket] = []
@@ -70,7 +71,7 @@ class Served:
 
     def connect(self, receiver: Receiver) -> socket.socket:
         peer, raw = socket.socketpair()
-        wire = SocketWire(raw, self.poller)
+        wire = SocketWire(raw, self.reactor)
         self.peers.append(peer)
         self.wires.append(wire)
         self.nursery.start_soon(self.read, wire, receiver)
@@ -87,17 +88,15 @@ class Served:
 @asynccontextmanager
 async def polling(clock: Turning | SystemClock | None = None) -> AsyncIterator[Served]:
     turns = LoopTurns(clock or SystemClock())
-    poller = Poller(turns)
     with trio.fail_after(10):
-        async with turns.watched(), poller.polling(), trio.open_nursery() as nursery:
-            served = Served(poller, nursery)
+        async with turns.watched(), trio.open_nursery() as nursery:
+            served = Served(turns.reactor, nursery)
             yield served
             nursery.cancel_scope.cancel()
     for wire, peer in zip(served.wires, served.peers, strict=True):
         await wire.aclose()
         peer.close()
-    assert not poller.wires
-    poller.close()
+    assert not turns.reactor.polled
 
 
 async def settle() -> None:
@@ -186,7 +185,7 @@ async def test_a_reset_ends_its_connection_only() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             peer = socket.create_connection(listening.getsockname())
             raw, _ = listening.accept()
-        wire = SocketWire(raw, served.poller)
+        wire = SocketWire(raw, served.reactor)
         served.wires.append(wire)
         served.peers.append(peer)
         receiver = Recorder()
@@ -202,7 +201,7 @@ async def test_a_reset_ends_its_connection_only() -> None:
 async def test_reading_may_be_cancelled_and_called_again() -> None:
     async with polling() as served:
         peer, raw = socket.socketpair()
-        wire = SocketWire(raw, served.poller)
+        wire = SocketWire(raw, served.reactor)
         served.wires.append(wire)
         served.peers.append(peer)
         receiver = Recorder()
@@ -273,10 +272,9 @@ async def test_connections_with_much_to_do_take_turns() -> None:
 async def test_what_a_new_connection_has_sent_is_read_at_once_unless_the_turn_is_long(is_long: bool) -> None:
     clock = Turning()
     turns = LoopTurns(clock)
-    poller = Poller(turns)  # nobody looks at its epoll set
     receiver = Recorder()
     peer, raw = socket.socketpair()
-    wire = SocketWire(raw, poller)
+    wire = SocketWire(raw, turns.reactor)
     peer.send(b"now")
     async with turns.watched(), trio.open_nursery() as nursery:
         await trio.lowlevel.checkpoint()
@@ -288,13 +286,12 @@ async def test_what_a_new_connection_has_sent_is_read_at_once_unless_the_turn_is
     assert receiver.received == ([] if is_long else [b"now"])
     await wire.aclose()
     peer.close()
-    poller.close()
 
 
 async def test_what_was_begun_is_read_on() -> None:
     async with polling() as served:
         peer, raw = socket.socketpair()
-        wire = SocketWire(raw, served.poller)
+        wire = SocketWire(raw, served.reactor)
         served.peers.append(peer)
         served.wires.append(wire)
         receiver = Recorder()
@@ -313,7 +310,7 @@ async def test_what_was_begun_is_read_on() -> None:
 async def test_a_stop_within_what_was_begun_stops_nothing_that_begins_after_it() -> None:
     async with polling() as served:
         peer, raw = socket.socketpair()
-        wire = SocketWire(raw, served.poller)
+        wire = SocketWire(raw, served.reactor)
         served.peers.append(peer)
         served.wires.append(wire)
         receiver = Recorder()
@@ -338,14 +335,14 @@ async def test_a_receiver_that_has_more_to_do_from_the_beginning_goes_on_while_n
     async with polling() as served:
         await settle()  # the poller waits
         peer, raw = socket.socketpair()
-        wire = SocketWire(raw, served.poller)
+        wire = SocketWire(raw, served.reactor)
         served.peers.append(peer)
         served.wires.append(wire)
         peer.send(b"now")
         served.nursery.start_soon(wire.read, Recorder(more))
         await settle()
         assert turns_left == [0]
-        assert len(served.poller.wires) == 1
+        assert len(served.reactor.polled) == 1
         await settle()
 
 
@@ -355,7 +352,7 @@ async def test_a_bug_in_what_was_begun_is_raised_at_once() -> None:
 
     async with polling() as served:
         peer, raw = socket.socketpair()
-        wire = SocketWire(raw, served.poller)
+        wire = SocketWire(raw, served.reactor)
         served.peers.append(peer)
         served.wires.append(wire)
         receiver = Recorder(broken)
@@ -367,7 +364,7 @@ async def test_a_bug_in_what_was_begun_is_raised_at_once() -> None:
 async def test_who_waits_to_send_is_told_that_the_wire_was_closed() -> None:
     async with polling() as served:
         peer, raw = socket.socketpair()
-        wire = SocketWire(raw, served.poller)
+        wire = SocketWire(raw, served.reactor)
         served.peers.append(peer)
         served.wires.append(wire)
         while wire.send_nowait([b"x" * 100_000]):

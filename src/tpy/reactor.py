@@ -1,0 +1,356 @@
+"""Reactor: the loop waits for bytes in place, and hands them on without a turn of Trio.
+
+The connections of clients and of workers stay in an epoll set of ours, which has Trio's own as one more descriptor. When Trio is
+about to wait, the reactor waits in its place and reads what arrives. Trio goes on as soon as a task can run, something that Trio
+waits for has happened, or a deadline is due. So a request in which no task has a part costs no turn of Trio
+([decision](../../docs/adr/0060-the-loop-waits-for-bytes-in-place.md)).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import NoReturn, Protocol
+
+import trio
+
+from tpy.clock import Clock, SystemClock
+from tpy.demand import Demand
+from tpy.limits import DEADLINES_UNREAD_S_MAX, LOOP_TURN_NS_MAX, LOOP_TURN_TASKS_MAX, POLLED_DESCRIPTORS_MAX
+from tpy.units import NS_PER_S
+
+
+class Polled(Protocol):
+    """A descriptor that is read on the Trio thread, and outside of tasks: nothing that waits, or asks for the current task, may
+    be called."""
+
+    is_continuing: bool
+    """It has asked for another turn (kept by the reactor)."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        ...
+
+    def receive(self) -> Demand:
+        """Read what has arrived."""
+        ...
+
+    def proceed(self) -> Demand:
+        """Go on after `Demand.CONTINUE`."""
+        ...
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Nothing more is read: `error` is a bug in `receive` or `proceed`."""
+        ...
+
+
+class TurnGuard(Protocol):
+    """Looks at the turns of all reactors of the process, in their threads."""
+
+    def before_turn(self) -> None:
+        """A turn begins."""
+        ...
+
+    def after_turn(self) -> None:
+        """It is over."""
+        ...
+
+
+GUARDS: list[TurnGuard] = []
+"""Of tests: what is done in a reactor is not a step of a task, which Trio's instruments see."""
+
+
+class Reactor(trio.abc.Instrument):
+    """Descriptors in the level-triggered epoll set of one Trio run, and calls of other threads. Of each descriptor that is ready
+    one piece is read in one turn of the loop, and some of those that have more to do go on; when the turn is long by then, the
+    others have to wait for the next one.
+
+    Works while somebody is in `running`, and must be used on the Trio thread, but for `run_sync_soon`.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.polled: dict[int, Polled] = {}
+        self._now_ns = clock.now_ns
+        self._token = trio.lowlevel.current_trio_token()
+        # Wakes who waits for the set, for calls of other threads and for who has more to do from the beginning. Closed with the
+        # last reference: a thread may ring at any time.
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        weakref.finalize(self, os.close, self._bell)
+        self._is_rung = False
+        self._users = 0
+        self._began_ns: int | None = None
+        self._ready: deque[int] = deque()
+        """Of what the kernel said last, what there was no time for."""
+        self._continuing: deque[Polled] = deque()
+        self._calls: deque[Callable[[], object]] = deque()
+        self._is_scheduled = False
+        """A task can run."""
+        self._trios_epoll = -1
+        """Trio's descriptor, if the reactor waits in its place; else a task of Trio waits for the set of the reactor."""
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Work within the block, and as long as somebody else is in such a block."""
+        if not self._users:
+            self._epoll = select.epoll()
+            self._epoll.register(self._bell, select.EPOLLIN)
+            self._task = trio.CancelScope()
+            trio.lowlevel.add_instrument(self)
+            trio.lowlevel.spawn_system_task(self._find_trios_epoll, self._task)
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._stop()
+
+    def _stop(self) -> None:
+        trio.lowlevel.remove_instrument(self)
+        self._task.cancel()
+        self._began_ns, self._trios_epoll = None, -1
+        self._ready.clear()
+        self._continuing.clear()
+        trio.lowlevel.notify_closing(self._epoll)
+        self._epoll.close()
+        while self._calls:
+            self._token.run_sync_soon(self._calls.popleft())
+
+    @property
+    def is_long(self) -> bool:
+        """True if this turn has taken long already. Never while nobody is in `running`."""
+        began_ns = self._began_ns
+        return began_ns is not None and self._now_ns() - began_ns > LOOP_TURN_NS_MAX
+
+    # Descriptors
+
+    def add(self, polled: Polled) -> None:
+        """Read it from now on. Idempotent."""
+        descriptor = polled.fileno()
+        if self.polled.get(descriptor) is not polled:
+            self._epoll.register(descriptor, select.EPOLLIN)
+            self.polled[descriptor] = polled
+
+    def begin(self, polled: Polled) -> None:
+        """Read it from now on, and at once what has arrived, unless the turn is long: the request of a new connection is mostly
+        there, and with its answer the reading may be over."""
+        if self.is_long or self._step(polled, polled.receive):
+            self.add(polled)
+            if polled.is_continuing:
+                self._ring()
+
+    def discard(self, polled: Polled) -> None:
+        """Read it no more; to be called before it is closed. Idempotent."""
+        descriptor = polled.fileno()
+        if self.polled.get(descriptor) is polled:
+            del self.polled[descriptor]
+            self._epoll.unregister(descriptor)
+
+    # Calls
+
+    def run_sync_soon(self, call: Callable[[], object]) -> None:
+        """As that of a TrioToken, without a turn of Trio while the reactor runs: any thread. Raises trio.RunFinishedError after
+        the run. A call that raises is a bug, and ends the run."""
+        self._calls.append(call)
+        if self._users:
+            self._ring()
+        if not self._users:  # it may have stopped meanwhile
+            self._token.run_sync_soon(self._call_next)
+
+    def _call_next(self) -> None:
+        if self._calls:  # else its turn came in another way
+            self._calls.popleft()()
+
+    def _ring(self) -> None:
+        if not self._is_rung:
+            self._is_rung = True
+            os.eventfd_write(self._bell, 1)
+
+    # The turn of the loop
+
+    def after_io_wait(self, timeout: float) -> None:
+        """Tasks have their turn (called by Trio)."""
+        self._began_ns = self._now_ns()
+
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        """A task can run (called by Trio)."""
+        self._is_scheduled = True
+
+    def before_io_wait(self, timeout: float) -> None:
+        """Trio is about to wait for so many seconds (called by Trio, which does no more so after an exception)."""
+        if self._trios_epoll >= 0:
+            try:
+                self._wait(timeout)
+            except BaseException as bug:  # also sys.exit() in a call
+                self._token.run_sync_soon(partial(_raise, bug))
+
+    def _wait(self, timeout_s: float) -> None:
+        """Read what arrives until Trio has something to do, for at most so many seconds."""
+        self._is_scheduled = False
+        wait_s, is_to_deadline, looked_ns = timeout_s, True, self._now_ns()
+        while True:
+            has_more = bool(self._ready or self._continuing or self._calls)
+            events = [] if self._ready else self._epoll.poll(0 if has_more else wait_s, POLLED_DESCRIPTORS_MAX)
+            now_ns = self._began_ns = self._now_ns()
+            if self._take(events) or timeout_s <= 0:
+                return  # Trio finds what is ready, or has not to wait
+            if self._is_scheduled or self._ready:
+                break
+            was_idle = not events and not has_more
+            if not was_idle and now_ns - looked_ns < DEADLINES_UNREAD_S_MAX * NS_PER_S:
+                wait_s, is_to_deadline = min(timeout_s, DEADLINES_UNREAD_S_MAX), False
+                continue
+            left_s = trio.lowlevel.current_statistics().seconds_to_next_deadline
+            if left_s < DEADLINES_UNREAD_S_MAX:
+                break
+            if was_idle and is_to_deadline:
+                return  # Trio has something else than a deadline in mind
+            wait_s, is_to_deadline, looked_ns = min(timeout_s, left_s), True, now_ns
+        self._token.run_sync_soon(_nothing)  # or Trio would wait for the time-out
+
+    def _take(self, events: list[tuple[int, int]]) -> bool:
+        """One turn, for what the kernel says is ready. Returns whether Trio waits for something of that."""
+        for guard in GUARDS:
+            guard.before_turn()
+        ready, polled, is_trios = self._ready, self.polled, False
+        for descriptor, _ in events:
+            if descriptor == self._trios_epoll:
+                is_trios = True
+            elif descriptor == self._bell:
+                os.eventfd_read(descriptor)
+                self._is_rung = False
+            else:
+                ready.append(descriptor)
+        for _ in range(len(self._calls)):
+            self._calls.popleft()()
+            if self.is_long:
+                break
+        while ready:
+            each = polled.get(ready.popleft())
+            if each is not None and not each.is_continuing:
+                try:  # as in _step
+                    demand = each.receive()
+                except Exception as error:
+                    self._fail(each, error)
+                else:
+                    if demand is not Demand.READ:
+                        self._note(each, demand)
+                if ready and self.is_long:
+                    break
+        if not ready and self._continuing:  # what is ready comes first
+            self._proceed()
+        for guard in GUARDS:
+            guard.after_turn()
+        return is_trios
+
+    def _proceed(self) -> None:
+        """Have some of those that have more to do go on."""
+        continuing = self._continuing
+        for _ in range(min(len(continuing), LOOP_TURN_TASKS_MAX)):
+            each = continuing.popleft()
+            each.is_continuing = False
+            self._step(each, each.proceed)
+            if self.is_long:
+                break
+
+    def _step(self, polled: Polled, step: Callable[[], Demand]) -> bool:
+        """Returns False if it is to be read no more."""
+        try:
+            demand = step()
+        except Exception as error:
+            self._fail(polled, error)
+            return False
+        if demand is not Demand.READ:
+            self._note(polled, demand)
+        return demand is not Demand.PAUSE
+
+    def _note(self, polled: Polled, demand: Demand) -> None:
+        if demand is Demand.CONTINUE:
+            polled.is_continuing = True
+            self._continuing.append(polled)
+        elif demand is Demand.PAUSE:
+            self.discard(polled)
+
+    def _fail(self, polled: Polled, error: Exception) -> None:
+        self.discard(polled)
+        polled.end(error)  # which reports it
+
+    # Where Trio's epoll set is, and what is done where that is not known
+
+    async def _find_trios_epoll(self, scope: trio.CancelScope) -> None:
+        with scope:
+            found = await _trios_epoll()
+            if found >= 0:
+                with contextlib.suppress(OSError):
+                    self._epoll.register(found, select.EPOLLIN)
+                    self._trios_epoll = found
+                    return
+            while True:
+                if self._ready or self._continuing or self._calls:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await trio.lowlevel.wait_readable(self._epoll)
+                self._take([] if self._ready else self._epoll.poll(0, POLLED_DESCRIPTORS_MAX))
+
+
+async def _trios_epoll() -> int:
+    """The descriptor of the epoll set of this Trio run; -1: the system does not tell."""
+    try:
+        mark = os.eventfd(0, os.EFD_CLOEXEC)
+    except OSError:  # too many are open
+        return -1
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.lowlevel.wait_readable, mark)
+            for _ in range(2):  # it has had its turn then
+                await trio.lowlevel.checkpoint()
+            found = _epoll_with(mark)
+            nursery.cancel_scope.cancel()
+    finally:
+        os.close(mark)
+    return found
+
+
+def _epoll_with(descriptor: int) -> int:
+    """The epoll set of this process that has the descriptor in it; -1: the system does not tell."""
+    contains = re.compile(rf"^tfd:\s*{descriptor}\s", re.MULTILINE)
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fdinfo"):
+            with contextlib.suppress(OSError):  # closed meanwhile, by another thread
+                is_epoll = os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]"
+                if is_epoll and contains.search(_text(f"/proc/self/fdinfo/{name}")):
+                    return int(name)
+    return -1
+
+
+def _text(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _raise(bug: BaseException) -> NoReturn:
+    raise bug
+
+
+_REACTOR: trio.lowlevel.RunVar[Reactor] = trio.lowlevel.RunVar("tpy.reactor")
+
+
+def reactor_of_run(clock: Clock | None = None) -> Reactor:
+    """The one of this Trio run. The clock says how long turns are; that of the first caller counts."""
+    try:
+        return _REACTOR.get()
+    except LookupError:
+        reactor = Reactor(clock or SystemClock())
+        _REACTOR.set(reactor)
+        return reactor
