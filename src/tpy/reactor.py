@@ -69,7 +69,7 @@ GUARDS: list[TurnGuard] = []
 
 class Reactor(trio.abc.Instrument):
     """Descriptors in the level-triggered epoll set of one Trio run, and calls of other threads. Of each descriptor that is ready
-    one piece is read in one turn of the loop, and some of those that have more to do go on; when the turn is long by then, the
+    one piece is read in one turn of the loop, and some with more to do go on; when the turn is long by then, the
     others have to wait for the next one.
 
     Works while somebody is in `running`, and must be used on the Trio thread, but for `run_sync_soon`.
@@ -184,7 +184,7 @@ class Reactor(trio.abc.Instrument):
         self._is_scheduled = True
 
     def before_io_wait(self, timeout: float) -> None:
-        """Trio is about to wait for so many seconds (called by Trio, which does no more so after an exception)."""
+        """Trio is about to wait, at most for this number of seconds (called by Trio, but never again after an exception)."""
         if self._trios_epoll >= 0:
             try:
                 self._wait(timeout)
@@ -192,7 +192,7 @@ class Reactor(trio.abc.Instrument):
                 self._token.run_sync_soon(partial(_raise, bug))
 
     def _wait(self, timeout_s: float) -> None:
-        """Read what arrives until Trio has something to do, for at most so many seconds."""
+        """Read what arrives until Trio has something to do, or the time is over."""
         self._is_scheduled = False
         wait_s, is_to_deadline, looked_ns = timeout_s, True, self._now_ns()
         while True:
@@ -251,7 +251,7 @@ class Reactor(trio.abc.Instrument):
         return is_trios
 
     def _proceed(self) -> None:
-        """Have some of those that have more to do go on."""
+        """Have some descriptors with more to do go on."""
         continuing = self._continuing
         for _ in range(min(len(continuing), LOOP_TURN_TASKS_MAX)):
             each = continuing.popleft()
