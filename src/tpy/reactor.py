@@ -51,6 +51,18 @@ class Polled(Protocol):
         ...
 
 
+class Host(Protocol):
+    """The event loop whose guest Trio is, and which waits for the reactor then. An asyncio loop is one."""
+
+    def add_reader(self, fd: int, callback: Callable[[], None], /) -> object:
+        """Call this whenever the descriptor is readable."""
+        ...
+
+    def remove_reader(self, fd: int, /) -> object:
+        """Watch it no longer."""
+        ...
+
+
 class TurnGuard(Protocol):
     """Looks at the turns of all reactors of the process, in their threads."""
 
@@ -92,6 +104,8 @@ class Reactor(trio.abc.Instrument):
         self._calls: deque[Callable[[], object]] = deque()
         self._is_scheduled = False
         """A task can run."""
+        self.host: Host | None = None
+        """To be set before it runs, where Trio is a guest."""
         self._trios_epoll = -1
         """Trio's descriptor, if the reactor waits in its place; else a task of Trio waits for the set of the reactor."""
 
@@ -103,7 +117,10 @@ class Reactor(trio.abc.Instrument):
             self._epoll.register(self._bell, select.EPOLLIN)
             self._task = trio.CancelScope()
             trio.lowlevel.add_instrument(self)
-            trio.lowlevel.spawn_system_task(self._find_trios_epoll, self._task)
+            if self.host is None:
+                trio.lowlevel.spawn_system_task(self._find_trios_epoll, self._task)
+            else:
+                self.host.add_reader(self._epoll.fileno(), self._take_hosted)
         self._users += 1
         try:
             yield
@@ -118,6 +135,8 @@ class Reactor(trio.abc.Instrument):
         self._began_ns, self._trios_epoll = None, -1
         self._ready.clear()
         self._continuing.clear()
+        if self.host is not None:
+            self.host.remove_reader(self._epoll.fileno())
         trio.lowlevel.notify_closing(self._epoll)
         self._epoll.close()
         while self._calls:
@@ -214,6 +233,17 @@ class Reactor(trio.abc.Instrument):
                 return  # Trio has something else than a deadline in mind
             wait_s, is_to_deadline, looked_ns = min(timeout_s, left_s), True, now_ns
         self._token.run_sync_soon(_nothing)  # or Trio would wait for the time-out
+
+    def _take_hosted(self) -> None:
+        """One turn, called by the host. What is ready and was not read is told again."""
+        self._began_ns = self._now_ns()
+        self._ready.clear()
+        try:
+            self._take(self._epoll.poll(0, POLLED_DESCRIPTORS_MAX))
+        except BaseException as bug:
+            self._token.run_sync_soon(partial(_raise, bug))
+        if self._continuing or self._calls:
+            self._ring()
 
     def _take(self, events: list[tuple[int, int]]) -> bool:
         """One turn, for what the kernel says is ready. Returns whether Trio waits for something of that."""

@@ -143,7 +143,8 @@ def test_as_many_replicas_as_bring_each_to_the_target(loads: list[float], runnin
 
 def test_a_repository_that_a_node_cannot_read_is_named_with_the_node(tmp_path: Path) -> None:
     async def begin() -> None:
-        start(read_arguments({"repository": str(tmp_path / "none")}), "r1", asyncio.get_running_loop())
+        arguments = read_arguments({"repository": str(tmp_path / "none")})
+        await asyncio.to_thread(start, arguments, "r1", asyncio.get_running_loop())
 
     with pytest.raises(Unavailable) as raised:
         asyncio.run(begin())

@@ -179,7 +179,7 @@ class _AsyncioWaker:
             return
 
     async def wait(self) -> None:
-        if trio.lowlevel.in_trio_run() or _running_loop() is not self._loop:
+        if trio.lowlevel.in_trio_task() or _running_loop() is not self._loop:
             raise InvalidArgument(_OTHER_LOOP)
         await self._event.wait()
         self._event.clear()
@@ -202,7 +202,7 @@ class _TrioWaker:
         self._event.set()
 
     async def wait(self) -> None:
-        if not trio.lowlevel.in_trio_run() or trio.lowlevel.current_trio_token() is not self._token:
+        if not trio.lowlevel.in_trio_task() or trio.lowlevel.current_trio_token() is not self._token:
             raise InvalidArgument(_OTHER_LOOP)
         await self._event.wait()
         self._event = trio.Event()
@@ -219,4 +219,4 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 
 
 def _waker() -> _AsyncioWaker | _TrioWaker:
-    return _TrioWaker() if trio.lowlevel.in_trio_run() else _AsyncioWaker()
+    return _TrioWaker() if trio.lowlevel.in_trio_task() else _AsyncioWaker()

@@ -88,20 +88,32 @@ class EngineThread:
         self._process = _process
         self._started: queue.SimpleQueue[outcome.Outcome[Running]] = queue.SimpleQueue()
         self._ended: outcome.Outcome[Outcome] | None = None
-        self._thread = threading.Thread(target=self._run, name="tpy-server", daemon=True)
-        self._thread.start()
+        self._begin()
         try:
             running = self._started.get().unwrap()
         except BaseException:  # Ctrl-C as well
             self.ask_stop("the start was cancelled")
-            self._thread.join()
+            self._join()
             raise
         self.services: Services = running.services
         self.addresses = {name: str(address) for name, address in running.addresses.items()}
         atexit.register(self.stop)
 
+    def _begin(self) -> None:
+        """Begin the run, in its thread."""
+        self._thread = threading.Thread(target=self._run, name="tpy-server", daemon=True)
+        self._thread.start()
+
     def _run(self) -> None:
-        self._ended = outcome.capture(trio.run, self._serve)
+        self._done(outcome.capture(trio.run, self._serve))
+
+    def _join(self) -> None:
+        """Wait for the end of the run."""
+        self._thread.join()
+
+    def _done(self, ended: outcome.Outcome[Outcome]) -> None:
+        """The run is over."""
+        self._ended = ended
         for call in tuple(self.calls):  # which the server could not wait for any longer
             call.fail(Unavailable("the server has stopped"))
         self._started.put(self._why_not_started())  # read by nobody when it had started
@@ -209,7 +221,7 @@ class EngineThread:
             return
         self.require_other_thread()
         self.ask_stop("the program stops the server")
-        self._thread.join()
+        self._join()
         atexit.unregister(self.stop)  # not earlier: Ctrl-C may end the wait
         ended, self._ended = self._ended, None
         if ended is not None and ended.unwrap() is Outcome.FAILED:

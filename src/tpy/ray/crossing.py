@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -16,10 +17,11 @@ T = TypeVar("T")
 class Crossing:
     """Made in a task of the loop that is to be reached. What crosses to a loop that has closed is dropped: nobody waits there."""
 
-    __slots__ = ("_loop",)
+    __slots__ = ("_loop", "_thread")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
 
     def new_future(self) -> asyncio.Future[Any]:
         """A future of the loop, for `resolve`."""
@@ -28,11 +30,17 @@ class Crossing:
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         """Call this on the loop, soon."""
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(function, *arguments)
+            if threading.get_ident() == self._thread:
+                self._loop.call_soon(function, *arguments)
+            else:
+                self._loop.call_soon_threadsafe(function, *arguments)
 
     def resolve(self, future: asyncio.Future[Any], value: object) -> None:
         """Give the future its value, unless it was cancelled meanwhile."""
-        self.call(_resolve, future, value)
+        if threading.get_ident() == self._thread:
+            _resolve(future, value)
+        else:
+            self.call(_resolve, future, value)
 
 
 def _resolve(future: asyncio.Future[Any], value: object) -> None:

@@ -20,6 +20,7 @@ from tpy.assembly import ServerOptions
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.clock import Clock, SystemClock
 from tpy.embedded.engine_thread import EngineThread
+from tpy.embedded.hosted_engine import HostedEngine
 from tpy.embedded.model import RequestOptions
 from tpy.embedded.server import Server
 from tpy.errors import InvalidArgument, InvariantViolation, TpyError, Unavailable
@@ -47,10 +48,11 @@ class _Server(Server):
 
     frontends: Mapping[str, object]
     view: TemporaryDirectory[str]
+    loop: asyncio.AbstractEventLoop
 
     def _open_engine(self, options: ServerOptions) -> EngineThread:
         self.frontends = options.frontends
-        return super()._open_engine(msgspec.structs.replace(options, frontends={}, frontend_processes=0))
+        return HostedEngine(msgspec.structs.replace(options, frontends={}, frontend_processes=0), self.loop)
 
     @property
     def running(self) -> EngineThread:
@@ -70,12 +72,12 @@ class Replica:
         self._model = arguments.model
         self._replicas = Replicas(context.replica_tag, arguments.applications, self._perform)
         self._nursery_closed = trio.Event()
-        self._engine.run_async(self._open)
+        await self._on_server(self._open)
         self._metrics = ExportedMetrics()
         self._exporting: asyncio.Task[None] | None = None
 
     async def _open(self) -> None:
-        """Open the frontends, on the server's thread: their tasks have a nursery in a system task, which ends with the server."""
+        """Open the frontends: their tasks have a nursery in a system task, which ends with the server."""
         started: trio.Event = trio.Event()
 
         async def hold() -> None:
@@ -242,6 +244,7 @@ def start(arguments: Arguments, replica: str, loop: asyncio.AbstractEventLoop) -
             arguments = msgspec.structs.replace(arguments, repository=seen)
         server = server_of(arguments)
         server.view = view
+        server.loop = loop
         server.start()
     except TpyError as error:
         view.cleanup()

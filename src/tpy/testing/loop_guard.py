@@ -16,8 +16,8 @@ STEP_CPU_NS_MAX = 50 * NS_PER_MS
 
 
 class LoopGuard(trio.abc.Instrument):
-    """Measures every task step of a run, and every turn of its reactor; `steps` counts them, `slow` names the ones that took too
-    long. Work that threads hand in with a token's `run_sync_soon` counts as steps of Trio's own entry-queue task.
+    """Measures each task step of a run, and each turn of its reactor; `steps` counts the steps, `slow` names what took too long.
+    Work that threads hand in with a token's `run_sync_soon` counts as steps of Trio's own entry-queue task.
 
     Time in the garbage collector does not count: how long it takes says how much a test process holds, not what the step did.
 
@@ -55,6 +55,7 @@ class LoopGuard(trio.abc.Instrument):
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         """It gave the loop back."""
+        self.steps += 1
         self._note(task.name)
 
     def before_turn(self) -> None:
@@ -68,7 +69,6 @@ class LoopGuard(trio.abc.Instrument):
             self._note("reactor")
 
     def _note(self, name: str) -> None:
-        self.steps += 1
         took_ns = time.thread_time_ns() - self._began_ns
         if took_ns > self._step_cpu_ns_max:
             self.slow.append(f"{name}: {took_ns / NS_PER_MS:.0f} ms")

@@ -1,0 +1,71 @@
+"""HostedEngine: a running server on the asyncio loop of the program, and the way to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import outcome
+import trio
+
+from tpy.assembly import Outcome, ServerOptions
+from tpy.cli.serve import visible_gpus
+from tpy.embedded.engine_thread import EngineThread
+from tpy.errors import Unavailable
+from tpy.reactor import reactor_of_run
+
+_LOOP_CHECK_S = 0.1
+
+
+class HostedEngine(EngineThread):
+    """A server whose Trio is a guest of an asyncio loop, which waits for its reactor, too. So a request that a task of that loop
+    has read is decoded, queued and answered without a change of threads
+    ([decision](../../../docs/adr/0061-the-engine-of-a-replica-is-a-guest.md)).
+
+    It is made, and stopped, in another thread than the loop's."""
+
+    def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._is_over = threading.Event()
+        super().__init__(options, gpus=visible_gpus())
+
+    def _begin(self) -> None:
+        self._loop.call_soon_threadsafe(self._begin_on_loop)
+
+    def _begin_on_loop(self) -> None:
+        self._thread = threading.current_thread()
+        trio.lowlevel.start_guest_run(
+            self._serve_hosted,
+            run_sync_soon_threadsafe=self._run_threadsafe,
+            run_sync_soon_not_threadsafe=self._loop.call_soon,
+            done_callback=self._done,
+            host_uses_signal_set_wakeup_fd=True,
+        )
+
+    def _run_threadsafe(self, function: Callable[[], object]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function)
+
+    async def _serve_hosted(self) -> Outcome:
+        reactor_of_run().host = self._loop
+        return await self._serve()
+
+    def _done(self, ended: outcome.Outcome[Any]) -> None:
+        super()._done(ended)
+        self._is_over.set()
+
+    def _join(self) -> None:
+        while not self._is_over.wait(_LOOP_CHECK_S) and self._loop.is_running():  # the process may have left it already
+            pass
+
+    def enter(self, call: Callable[[], None]) -> None:
+        """As that of any engine; on the loop itself at once."""
+        if threading.current_thread() is not self._thread:
+            super().enter(call)
+        elif self._is_over.is_set():
+            raise Unavailable("the server has stopped")
+        else:
+            call()

@@ -1,0 +1,217 @@
+"""A server on the asyncio loop of the program: Trio is its guest, and no request changes threads."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tpy
+from tests.e2e.repositories import ModelFolder
+from tpy.assembly import ServerOptions
+from tpy.embedded.engine_thread import EngineThread
+from tpy.embedded.hosted_engine import HostedEngine
+from tpy.errors import Internal, InvalidArgument, Unavailable
+
+ROOT = Path(__file__).parents[2]
+CONFIG = """
+backend: "identity"
+max_batch_size: 8
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 3 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 3 ] } ]
+instance_group [ { kind: KIND_CPU } ]
+"""
+SLOW = 'parameters { key: "execute_delay_ms" value { string_value: "300" } }\n'
+DELAYED = "dynamic_batching { max_queue_delay_microseconds: 20000 }\n"
+MODEL = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        outputs = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", output)]) for output in outputs]
+"""
+ROW = np.arange(3, dtype=np.float32).reshape(1, 3)
+
+
+class Hosted(tpy.Server):
+    """A server on the loop that it is made in."""
+
+    def __init__(self, repository: Path, **options: Any) -> None:
+        super().__init__(repository, **options)
+        self.loop = asyncio.get_running_loop()
+
+    def _open_engine(self, options: ServerOptions) -> EngineThread:
+        return HostedEngine(options, self.loop)
+
+    @property
+    def engine(self) -> EngineThread:
+        return self._running
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    for name, extra in (("plain", ""), ("slow", SLOW), ("delayed", DELAYED)):
+        ModelFolder(folder, name).config(CONFIG + extra).file("1/.keep", "")
+    ModelFolder(folder, "worker").config(CONFIG.replace("identity", "python")).file("1/model.py", MODEL)
+    return folder
+
+
+@asynccontextmanager
+async def hosted(repository: Path, *models: str) -> AsyncIterator[Hosted]:
+    server = Hosted(repository, load_model=models)
+    await asyncio.to_thread(server.start)
+    try:
+        yield server
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+def on_asyncio(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("model", ["plain", "delayed", "worker"])
+def test_requests_are_answered_alone_and_together(repository: Path, model: str) -> None:
+    async def main() -> None:
+        async with hosted(repository, model) as server:
+            asked = server.model(model)
+            for _ in range(40):
+                assert (await asked.infer_async({"INPUT0": ROW}))["OUTPUT0"].tolist() == ROW.tolist()
+            answers = await asyncio.gather(*[asked.infer_async({"INPUT0": ROW + number}) for number in range(50)])
+            assert [float(answer["OUTPUT0"][0, 0]) for answer in answers] == list(range(50))
+
+    on_asyncio(main)
+
+
+def test_everything_is_on_the_thread_of_the_loop(repository: Path) -> None:
+    async def main() -> None:
+        before = {thread.name for thread in threading.enumerate()}
+        async with hosted(repository, "plain") as server:
+            found: list[int] = []
+            done = asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            def look() -> None:
+                found.append(threading.get_ident())
+                loop.call_soon_threadsafe(done.set)
+
+            server.engine.enter(look)
+            assert found == [threading.get_ident()], "at once"
+            await asyncio.to_thread(server.engine.enter, look)
+            await done.wait()
+            assert found == [threading.get_ident()] * 2
+            assert "tpy-server" not in {thread.name for thread in threading.enumerate()} - before
+
+    on_asyncio(main)
+
+
+def test_the_loop_goes_on_while_models_load_and_requests_wait(repository: Path) -> None:
+    async def main() -> None:
+        turns = [0]
+
+        async def count() -> None:
+            while True:
+                turns[0] += 1
+                await asyncio.sleep(0.001)
+
+        async with hosted(repository, "slow") as server:
+            counting = asyncio.create_task(count())
+            before = turns[0]
+            await server.model("slow").infer_async({"INPUT0": ROW})
+            assert turns[0] - before > 10
+            before = turns[0]
+            await asyncio.to_thread(server.load, "worker")
+            assert turns[0] - before > 5
+            counting.cancel()
+
+    on_asyncio(main)
+
+
+def test_what_would_wait_for_the_loop_itself_is_refused(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "plain") as server:
+            with pytest.raises(Internal, match="would wait for itself"):
+                server.model("plain").infer({"INPUT0": ROW})
+            with pytest.raises(Internal, match="would wait for itself"):
+                server.stop()
+
+    on_asyncio(main)
+
+
+def test_other_threads_may_ask_as_ever(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "plain") as server:
+            answers = await asyncio.gather(
+                *[asyncio.to_thread(server.model("plain").infer, {"INPUT0": ROW + number}) for number in range(20)]
+            )
+            assert [float(answer["OUTPUT0"][0, 0]) for answer in answers] == list(range(20))
+
+    on_asyncio(main)
+
+
+def test_a_stop_answers_what_is_in_flight_and_refuses_the_rest(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "slow") as server:
+            asking = asyncio.create_task(server.model("slow").infer_async({"INPUT0": ROW}))
+            await asyncio.sleep(0)
+            engine = server.engine
+            await asyncio.to_thread(server.stop)
+            assert (await asking)["OUTPUT0"].tolist() == ROW.tolist()
+            with pytest.raises(Unavailable, match="stopped"):
+                engine.enter(lambda: None)
+            with pytest.raises(Unavailable):
+                await server.model("slow").infer_async({"INPUT0": ROW})
+
+    on_asyncio(main)
+
+
+def test_a_request_may_be_cancelled(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "slow") as server:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(server.model("slow").infer_async({"INPUT0": ROW}), 0.05)
+            assert (await server.model("slow").infer_async({"INPUT0": ROW}))["OUTPUT0"].tolist() == ROW.tolist()
+
+    on_asyncio(main)
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises((InvalidArgument, Unavailable), match="none"):
+            async with hosted(tmp_path / "none"):
+                raise AssertionError
+
+    on_asyncio(main)
+
+
+_LEFT = """
+import asyncio, sys
+from pathlib import Path
+from tests.embedded.test_hosted_engine import Hosted
+
+async def main():
+    server = Hosted(Path(sys.argv[1]), load_model=["plain"])
+    await asyncio.to_thread(server.start)
+    return server
+
+server = asyncio.run(main())
+print("left")
+"""
+
+
+def test_a_process_that_has_left_the_loop_ends(repository: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _LEFT, repository], capture_output=True, text=True, check=False, timeout=60, cwd=ROOT
+    )
+    assert (ended.returncode, ended.stdout) == (0, "left\n"), ended.stderr
