@@ -68,7 +68,7 @@ $(BACKENDS_SETUP): pyproject.toml constraints.txt tests/e2e/networks.txt $(TORCH
 	$(PIP) install -c constraints.txt $(TRAINERS) || { echo "not installed: $(TRAINERS)"; failed=1; }; \
 	$(PIP) install --no-deps -r tests/e2e/networks.txt -r docs/examples/chat/requirements.txt $(SERVING_API) || { echo "not installed: tests/e2e/networks.txt, $(SERVING_API)"; failed=1; }; test $$failed = 1 || touch $@
 
-test-backends: $(SETUP) $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: PyTorch, OpenVINO, TensorFlow, LiteRT, DALI, trees, scikit-learn
+test-backends: $(SETUP) $(DEMO_SETUP) $(VENV)/.tpy-speech-setup $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: PyTorch, OpenVINO, TensorFlow, LiteRT, DALI, trees, scikit-learn
 	$(BIN)/python -m tests.steadily --workers $$(nproc) $(subst /genai,/openvino_genai,$(BACKENDS:%=tests/backends/%)) tests/backends/pytorch tests/backends/test_wrong_files.py tests/backends/test_usage_data.py tests/benchmarks/test_gpu.py $(BACKENDS_TESTS:%=tests/e2e/test_%.py) || test $$? = 5 # 5: all skipped
 	$(BIN)/python -m pytest tests/docs/test_how_to.py tests/docs/test_how_to_rest.py -k "serve-a-pytorch-model or serve-other-frameworks or serve-trees or serve-dali-pipelines or serve-a-language-model"
 

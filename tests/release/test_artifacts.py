@@ -60,8 +60,14 @@ input { name: "X" data_type: TYPE_FP32 dims: 1 } output { name: "Y" data_type: T
 
 
 @pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the last commit. The command builds them twice, and fails where the bytes differ."""
+def commit() -> str:
+    """The last commit when the build begins: a developer may make another one meanwhile."""
+    return subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory, commit: str) -> Path:
+    """The files of this commit. The command builds them twice, and fails where the bytes differ."""
     folder = tmp_path_factory.mktemp("dist")
     assert main(["--to", str(folder)]) == 0
     return folder
@@ -79,14 +85,13 @@ def installed(python: str) -> str | None:
     return str(ours[-1]) if ours else shutil.which(python)
 
 
-def test_checksums_and_statement_name_the_same_files(dist: Path) -> None:
+def test_checksums_and_statement_name_the_same_files(dist: Path, commit: str) -> None:
     sums = dict(reversed(line.split("  ")) for line in (dist / "SHA256SUMS").read_text().splitlines())
     assert sums == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in dist.iterdir() if path.suffix in (".whl", ".gz")
     }
     statement = json.loads((dist / "provenance.intoto.json").read_text())
     assert {each["name"]: each["digest"]["sha256"] for each in statement["subject"]} == sums
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     assert statement["predicate"]["buildDefinition"]["resolvedDependencies"][0]["digest"] == {"gitCommit": commit}
 
 
@@ -105,9 +110,10 @@ def test_the_sbom_has_what_the_metadata_require(dist: Path) -> None:
         assert {"name": "tpy:tested", "value": version("trio")} in trio["properties"]
 
 
-def test_the_source_distribution_builds_the_same_wheel_without_an_index(dist: Path, tmp_path: Path) -> None:
+def test_the_source_distribution_builds_the_same_wheel_without_an_index(dist: Path, commit: str, tmp_path: Path) -> None:
     (source,) = dist.glob("*.tar.gz")
-    epoch = subprocess.run(["git", "show", "-s", "--format=%ct"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    time = ["git", "show", "-s", "--format=%ct", commit]
+    epoch = subprocess.run(time, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-index", "--no-build-isolation", "-w", str(tmp_path)]
     subprocess.run([*pip, str(source)], check=True, env={**os.environ, "SOURCE_DATE_EPOCH": epoch.strip()})
     assert wheel(tmp_path, "-any").read_bytes() == wheel(dist, "-any").read_bytes()
