@@ -202,9 +202,9 @@ class Reactor(trio.abc.Instrument):
             has_more = bool(self._ready or self._continuing or self._calls)
             events = [] if self._ready else self._epoll.poll(0 if has_more else wait_s, POLLED_DESCRIPTORS_MAX)
             now_ns = self._began_ns = self._now_ns()
-            if self._take(events) or self._is_scheduled or self._ready or timeout_s <= 0:
-                break
             was_idle = not events and not has_more
+            if (not was_idle and self._take(events)) or self._is_scheduled or self._ready or timeout_s <= 0:
+                break
             is_quiet = is_quiet and was_idle
             if not was_idle and now_ns - looked_ns < DEADLINES_UNREAD_S_MAX * NS_PER_S:
                 wait_s, is_whole = min(timeout_s, DEADLINES_UNREAD_S_MAX), False
