@@ -23,7 +23,7 @@ import trio
 
 from tpy.clock import Clock, SystemClock
 from tpy.demand import Demand
-from tpy.limits import DEADLINES_UNREAD_S_MAX, LOOP_TURN_NS_MAX, LOOP_TURN_TASKS_MAX, POLLED_DESCRIPTORS_MAX
+from tpy.limits import DEADLINES_UNREAD_S_MAX, IDLE_WAIT_S_MAX, LOOP_TURN_NS_MAX, LOOP_TURN_TASKS_MAX, POLLED_DESCRIPTORS_MAX
 from tpy.units import NS_PER_S
 
 
@@ -132,6 +132,9 @@ class Reactor(trio.abc.Instrument):
     def _stop(self) -> None:
         trio.lowlevel.remove_instrument(self)
         self._task.cancel()
+        if self._trios_epoll >= 0:
+            os.close(self._awake)
+            self._trios.close()
         self._began_ns, self._trios_epoll = None, -1
         self._ready.clear()
         self._continuing.clear()
@@ -213,26 +216,26 @@ class Reactor(trio.abc.Instrument):
     def _wait(self, timeout_s: float) -> None:
         """Read what arrives until Trio has something to do, or the time is over."""
         self._is_scheduled = False
-        wait_s, is_to_deadline, looked_ns = timeout_s, True, self._now_ns()
+        wait_s, is_whole, is_quiet, looked_ns = timeout_s, True, True, self._now_ns()
         while True:
             has_more = bool(self._ready or self._continuing or self._calls)
             events = [] if self._ready else self._epoll.poll(0 if has_more else wait_s, POLLED_DESCRIPTORS_MAX)
             now_ns = self._began_ns = self._now_ns()
-            if self._take(events) or timeout_s <= 0:
-                return  # Trio finds what is ready, or has not to wait
-            if self._is_scheduled or self._ready:
-                break
             was_idle = not events and not has_more
+            if (not was_idle and self._take(events)) or self._is_scheduled or self._ready or timeout_s <= 0:
+                break
+            is_quiet = is_quiet and was_idle
             if not was_idle and now_ns - looked_ns < DEADLINES_UNREAD_S_MAX * NS_PER_S:
-                wait_s, is_to_deadline = min(timeout_s, DEADLINES_UNREAD_S_MAX), False
+                wait_s, is_whole = min(timeout_s, DEADLINES_UNREAD_S_MAX), False
                 continue
             left_s = trio.lowlevel.current_statistics().seconds_to_next_deadline
-            if left_s < DEADLINES_UNREAD_S_MAX:
+            if left_s < DEADLINES_UNREAD_S_MAX or (was_idle and is_whole):
+                if is_quiet and left_s >= DEADLINES_UNREAD_S_MAX and timeout_s < IDLE_WAIT_S_MAX:
+                    return  # Trio waits for nothing to happen, and has to see the end of its time-out
                 break
-            if was_idle and is_to_deadline:
-                return  # Trio has something else than a deadline in mind
-            wait_s, is_to_deadline, looked_ns = min(timeout_s, left_s), True, now_ns
-        self._token.run_sync_soon(_nothing)  # or Trio would wait for the time-out
+            wait_s, is_whole, looked_ns = min(timeout_s, left_s), True, now_ns
+        if timeout_s > 0:  # else Trio would wait that long, blind to our set: somebody else may take what is ready in its own
+            self._trios.modify(self._awake, select.EPOLLIN | select.EPOLLONESHOT)
 
     def _take_hosted(self) -> None:
         """One turn, called by the host. What is ready and was not read is told again."""
@@ -317,17 +320,19 @@ class Reactor(trio.abc.Instrument):
     async def _find_trios_epoll(self, scope: trio.CancelScope) -> None:
         with scope:
             found = await _trios_epoll()
-            if found >= 0:
+            if found >= 0 and not scope.cancel_called:
                 with contextlib.suppress(OSError):
+                    self._trios, self._awake = select.epoll.fromfd(os.dup(found)), os.eventfd(1, os.EFD_CLOEXEC)
+                    self._trios.register(self._awake, select.EPOLLONESHOT)  # always ready, but asked for in _wait only
                     self._epoll.register(found, select.EPOLLIN)
                     self._trios_epoll = found
                     return
-            while True:
+            while not scope.cancel_called:  # which the last steps may not have noticed, and then the set is closed
+                self._take([] if self._ready else self._epoll.poll(0, POLLED_DESCRIPTORS_MAX))
                 if self._ready or self._continuing or self._calls:
                     await trio.lowlevel.checkpoint()
                 else:
                     await trio.lowlevel.wait_readable(self._epoll)
-                self._take([] if self._ready else self._epoll.poll(0, POLLED_DESCRIPTORS_MAX))
 
 
 async def _trios_epoll() -> int:
@@ -349,24 +354,17 @@ async def _trios_epoll() -> int:
 
 
 def _epoll_with(descriptor: int) -> int:
-    """The epoll set of this process that has the descriptor in it; -1: the system does not tell."""
+    """The epoll set of this process that has the descriptor in it; -1: the system does not tell, or not which: another set may
+    know a file that had this number, and is open elsewhere."""
     contains = re.compile(rf"^tfd:\s*{descriptor}\s", re.MULTILINE)
+    found: list[int] = []
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fdinfo"):
             with contextlib.suppress(OSError):  # closed meanwhile, by another thread
-                is_epoll = os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]"
-                if is_epoll and contains.search(_text(f"/proc/self/fdinfo/{name}")):
-                    return int(name)
-    return -1
-
-
-def _text(path: str) -> str:
-    with open(path) as file:
-        return file.read()
-
-
-def _nothing() -> None:
-    pass
+                if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]":
+                    with open(f"/proc/self/fdinfo/{name}") as file:
+                        found += [int(name)] if contains.search(file.read()) else []
+    return found[0] if len(found) == 1 else -1
 
 
 def _raise(bug: BaseException) -> NoReturn:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import select
+import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
@@ -21,10 +24,17 @@ from tpy.testing.loop_guard import LoopGuard
 
 
 @pytest.fixture(params=["in place", "as a task"], autouse=True)
-async def reactor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Reactor]:
-    """One that runs; where the system does not tell which epoll set is Trio's, a task of Trio reads."""
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the system does not tell which epoll set is Trio's, a task of Trio reads. Not asynchronous: also for tests with a run
+    of their own."""
     if request.param == "as a task":
         monkeypatch.setattr(module, "_epoll_with", lambda descriptor: -1)
+    return request.param
+
+
+@pytest.fixture
+async def reactor(form: str) -> AsyncIterator[Reactor]:
+    """One that runs."""
     made = reactor_of_run()
     with made.running():
         await settle()
@@ -108,7 +118,7 @@ async def test_what_arrives_while_trio_waits_is_read(reactor: Reactor) -> None:
         thread.join()
 
 
-async def test_what_arrives_in_place_costs_no_turn_of_trio(reactor: Reactor, request: pytest.FixtureRequest) -> None:
+async def test_what_arrives_in_place_costs_no_turn_of_trio(reactor: Reactor, form: str) -> None:
     """A task that reads has a turn for each."""
     waits = IoWaits()
     reached = threading.Semaphore(0)
@@ -128,8 +138,7 @@ async def test_what_arrives_in_place_costs_no_turn_of_trio(reactor: Reactor, req
         trio.lowlevel.add_instrument(waits)
         await trio.to_thread.run_sync(send)
         trio.lowlevel.remove_instrument(waits)
-    in_place = "in place" in request.node.name
-    assert waits.count < 30 if in_place else waits.count >= 100
+    assert waits.count < 30 if form == "in place" else waits.count >= 100
 
 
 async def test_a_task_that_a_callback_wakes_runs_at_once(reactor: Reactor) -> None:
@@ -196,6 +205,153 @@ async def test_what_trio_waits_for_is_seen_while_bytes_keep_arriving(reactor: Re
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(theirs.send, bytes([number]))
                 assert await ours.recv(1) == bytes([number])
+
+
+async def test_a_task_runs_whose_descriptor_was_ready_and_that_a_callback_cancels(reactor: Reactor) -> None:
+    """Both in one turn: Trio would find nothing ready then."""
+    ours, theirs = socket.socketpair()
+    scope = trio.CancelScope()
+    with ours, theirs, counters(reactor) as [counter]:
+
+        def cancel() -> Demand:
+            scope.cancel()
+            return Demand.READ
+
+        def both() -> None:
+            theirs.send(b"x")
+            counter.add()
+
+        counter.work = cancel
+        reactor.run_sync_soon(both)
+        with trio.fail_after(5), scope:
+            await trio.lowlevel.wait_readable(ours)
+
+
+async def test_bytes_are_read_when_another_process_took_what_trio_was_to_see(reactor: Reactor) -> None:
+    """As a connection that another process accepts from the same listening socket."""
+    ours, theirs = socket.socketpair()
+    woken = trio.Event()
+    with ours, theirs, counters(reactor, 2) as [thief, counter]:
+
+        def steal() -> Demand:
+            ours.recv(1)
+            return Demand.READ
+
+        def wake() -> Demand:
+            woken.set()
+            return Demand.READ
+
+        def both() -> None:
+            theirs.send(b"x")
+            thief.add()
+
+        def later() -> None:
+            time.sleep(0.1)
+            counter.add()
+
+        thief.work, counter.work = steal, wake
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.lowlevel.wait_readable, ours)
+            await trio.lowlevel.checkpoint()
+            reactor.run_sync_soon(both)
+            thread = in_a_thread(later)
+            with trio.fail_after(5):
+                await woken.wait()
+            thread.join()
+            nursery.cancel_scope.cancel()
+
+
+async def test_bytes_are_read_after_the_time_of_a_deadline_that_a_callback_put_off(reactor: Reactor) -> None:
+    woken = trio.Event()
+    seen_s: list[float] = []
+    with counters(reactor, 2) as [first, second], trio.CancelScope() as scope:
+
+        def put_off() -> Demand:
+            scope.deadline += 10
+            return Demand.READ
+
+        def wake() -> Demand:
+            seen_s.append(time.monotonic())
+            woken.set()
+            return Demand.READ
+
+        def send() -> None:
+            time.sleep(0.1)
+            first.add()
+            time.sleep(1.3)  # the time-out of Trio's, and its second one is not over
+            seen_s.append(time.monotonic())
+            second.add()
+
+        first.work, second.work = put_off, wake
+        scope.deadline = trio.current_time() + 1
+        thread = in_a_thread(send)
+        await woken.wait()
+        thread.join()
+    assert seen_s[1] - seen_s[0] < 0.4
+
+
+async def test_bytes_are_read_after_the_longest_time_that_trio_waits(reactor: Reactor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day, when there is no deadline."""
+    monkeypatch.setattr("trio._core._run._MAX_TIMEOUT", 0.5)
+    monkeypatch.setattr(module, "IDLE_WAIT_S_MAX", 0.4)
+    woken = trio.Event()
+    seen_s: list[float] = []
+    with counters(reactor) as [counter]:
+
+        def wake() -> Demand:
+            seen_s.append(time.monotonic())
+            woken.set()
+            return Demand.READ
+
+        def send() -> None:
+            time.sleep(0.6)
+            seen_s.append(time.monotonic())
+            counter.add()
+
+        counter.work = wake
+        thread = in_a_thread(send)
+        await woken.wait()
+        thread.join()
+    assert seen_s[1] - seen_s[0] < 0.3
+
+
+async def test_it_stops_while_bytes_arrive() -> None:
+    """Its task may have been woken by then."""
+
+    async def run() -> None:
+        reactor = reactor_of_run()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            for _ in range(50):
+                with reactor.running():
+                    await settle()
+                    with counters(reactor) as [counter]:
+                        counter.add()
+                        theirs.send(b"x")
+                        await trio.lowlevel.wait_readable(ours)
+                await trio.lowlevel.checkpoint()
+                ours.recv(1)
+
+    await trio.to_thread.run_sync(trio.run, run)
+
+
+@pytest.mark.parametrize("form", ["in place"], indirect=True)
+def test_an_epoll_set_that_knows_a_closed_file_is_not_mistaken_for_that_of_trio() -> None:
+    with select.epoll() as other:
+        made = os.eventfd(0, os.EFD_CLOEXEC)
+        other.register(made)
+        elsewhere = os.dup(made)  # as in a process that was forked
+        os.close(made)
+        mark = os.eventfd(0, os.EFD_CLOEXEC)
+        try:
+            if mark != made:
+                pytest.skip("another thread has taken the number")
+            with select.epoll() as right:
+                right.register(mark)
+                assert module._epoll_with(mark) == -1
+        finally:
+            os.close(mark)
+            os.close(elsewhere)
 
 
 async def test_calls_of_threads_run_in_their_order(reactor: Reactor) -> None:
@@ -376,7 +532,7 @@ async def test_nothing_is_lost_whoever_sends_whenever(reactor: Reactor) -> None:
         assert len(calls) == called[0]
 
 
-async def test_a_guard_of_the_loop_sees_what_takes_long_in_it(reactor: Reactor, request: pytest.FixtureRequest) -> None:
+async def test_a_guard_of_the_loop_sees_what_takes_long_in_it(reactor: Reactor, form: str) -> None:
     guard = LoopGuard(step_cpu_ns_max=1_000_000)
     trio.lowlevel.add_instrument(guard)
     try:
@@ -393,4 +549,4 @@ async def test_a_guard_of_the_loop_sees_what_takes_long_in_it(reactor: Reactor, 
     finally:
         trio.lowlevel.remove_instrument(guard)
         guard.close()
-    assert any(line.startswith("reactor: ") for line in guard.slow), request.node.name
+    assert any(line.startswith("reactor: ") for line in guard.slow), form
