@@ -132,9 +132,6 @@ class Reactor(trio.abc.Instrument):
     def _stop(self) -> None:
         trio.lowlevel.remove_instrument(self)
         self._task.cancel()
-        if self._trios_epoll >= 0:
-            os.close(self._awake)
-            self._trios.close()
         self._began_ns, self._trios_epoll = None, -1
         self._ready.clear()
         self._continuing.clear()
@@ -235,7 +232,7 @@ class Reactor(trio.abc.Instrument):
                 break
             wait_s, is_whole, looked_ns = min(timeout_s, left_s), True, now_ns
         if timeout_s > 0:  # else Trio would wait that long, blind to our set: somebody else may take what is ready in its own
-            self._trios.modify(self._awake, select.EPOLLIN | select.EPOLLONESHOT)
+            self._token.run_sync_soon(_nothing)
 
     def _take_hosted(self) -> None:
         """One turn, called by the host. What is ready and was not read is told again."""
@@ -322,8 +319,6 @@ class Reactor(trio.abc.Instrument):
             found = await _trios_epoll()
             if found >= 0 and not scope.cancel_called:
                 with contextlib.suppress(OSError):
-                    self._trios, self._awake = select.epoll.fromfd(os.dup(found)), os.eventfd(1, os.EFD_CLOEXEC)
-                    self._trios.register(self._awake, select.EPOLLONESHOT)  # always ready, but asked for in _wait only
                     self._epoll.register(found, select.EPOLLIN)
                     self._trios_epoll = found
                     return
@@ -361,10 +356,15 @@ def _epoll_with(descriptor: int) -> int:
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fdinfo"):
             with contextlib.suppress(OSError):  # closed meanwhile, by another thread
-                if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]":
+                is_epoll = os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]"
+                if is_epoll:
                     with open(f"/proc/self/fdinfo/{name}") as file:
                         found += [int(name)] if contains.search(file.read()) else []
     return found[0] if len(found) == 1 else -1
+
+
+def _nothing() -> None:
+    pass
 
 
 def _raise(bug: BaseException) -> NoReturn:
