@@ -104,6 +104,8 @@ class Reactor(trio.abc.Instrument):
         self._calls: deque[Callable[[], object]] = deque()
         self._is_scheduled = False
         """A task can run."""
+        self.shares_descriptors = False
+        """Tasks of Trio wait for what other processes may take, as a listening socket that they share."""
         self.host: Host | None = None
         """To be set before it runs, where Trio is a guest."""
         self._trios_epoll = -1
@@ -219,7 +221,10 @@ class Reactor(trio.abc.Instrument):
             events = [] if self._ready else self._epoll.poll(0 if has_more else wait_s, POLLED_DESCRIPTORS_MAX)
             now_ns = self._began_ns = self._now_ns()
             was_idle = not events and not has_more
-            if (not was_idle and self._take(events)) or self._is_scheduled or self._ready or timeout_s <= 0:
+            is_trios = not was_idle and self._take(events)
+            if is_trios and not self.shares_descriptors and self._trios.poll(0):
+                return  # Trio finds it, as nobody else takes it meanwhile
+            if is_trios or self._is_scheduled or self._ready or timeout_s <= 0:
                 break
             is_quiet = is_quiet and was_idle
             if not was_idle and now_ns - looked_ns < DEADLINES_UNREAD_S_MAX * NS_PER_S:
@@ -231,7 +236,7 @@ class Reactor(trio.abc.Instrument):
                     return  # Trio waits for nothing to happen, and has to see the end of its time-out
                 break
             wait_s, is_whole, looked_ns = min(timeout_s, left_s), True, now_ns
-        if timeout_s > 0:  # else Trio would wait that long, blind to our set: somebody else may take what is ready in its own
+        if timeout_s > 0:  # else Trio would wait that long, blind to our set
             self._token.run_sync_soon(_nothing)
 
     def _take_hosted(self) -> None:
@@ -319,6 +324,8 @@ class Reactor(trio.abc.Instrument):
             found = await _trios_epoll()
             if found >= 0 and not scope.cancel_called:
                 with contextlib.suppress(OSError):
+                    self._trios = select.poll()
+                    self._trios.register(found, select.POLLIN)
                     self._epoll.register(found, select.EPOLLIN)
                     self._trios_epoll = found
                     return
