@@ -28,6 +28,7 @@ from tpy.errors import TpyError, Unavailable
 from tpy.frontends.table import frontends
 from tpy.limits import LOST_LINES_TOLD_S
 from tpy.messages import AuditLogOptions
+from tpy.reactor import reactor_of_run
 from tpy.regions import maps
 from tpy.reloading import reload, reloaded
 from tpy.remote import EngineGone, EngineLink, open_engine, remote_services
@@ -122,6 +123,7 @@ async def _serve(connection: socket.socket, own: int, peer: int, sockets: Sequen
 async def _serve_ports(options: FrontendOptions, engine: EngineLink, logs: LogController, sockets: Sequence[int]) -> None:
     """Until the engine asks to stop and what is in flight is answered."""
     clock, stop = SystemClock(), engine.stop_asked
+    reactor_of_run(clock).shares_descriptors = True
     try:
         with _audited(options, remote_services(engine), clock) as (services, audit):
             losing: list[_Losing] = [logs] if audit is None else [logs, audit]

@@ -31,6 +31,7 @@ from tpy.errors import Unavailable
 from tpy.frontends.table import frontends
 from tpy.frontends.transport import BoundAddress, ListenOptions, address_of, check, close, listen
 from tpy.limits import ANSWERS_STOP_S
+from tpy.reactor import reactor_of_run
 from tpy.services import Services
 
 _log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ async def open_starting_ports(options: ServerOptions, clock: Clock, nursery: tri
     """Listen at the ports whose frontends answer while the server starts, and answer there, in `nursery`. The sockets are closed
     with the block: whoever serves them afterwards listens on them, and no client is refused in between."""
     stop = trio.Event()
+    reactor_of_run(clock).shares_descriptors = options.frontend_processes > 0
     sockets: Sockets = {}
     addresses = {}
     try:

@@ -136,7 +136,6 @@ async def serve_port(
     tls = None if options.tls is None else _server_tls(port, options.tls)
     sockets = inherited or await listen(options.address, options.port, reuse_port=options.reuse_port)
     address = address_of(sockets[0])
-    port.turns.reactor.shares_descriptors |= bool(inherited)
     connected = partial(SocketWire, reactor=port.turns.reactor)
     at_once = 1 if inherited else ACCEPTED_CONNECTIONS_MAX  # sockets that processes share: each is to get its part
     try:
