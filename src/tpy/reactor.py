@@ -28,7 +28,6 @@ from tpy.limits import (
     IDLE_WAIT_S_MAX,
     LOOP_TURN_NS_MAX,
     LOOP_TURN_TASKS_MAX,
-    POLL_NS_MIN,
     POLLED_DESCRIPTORS_MAX,
 )
 from tpy.units import NS_PER_S
@@ -58,7 +57,7 @@ class Polled(Protocol):
         ...
 
 
-class Host(Protocol):
+class HostLoop(Protocol):
     """The event loop whose guest Trio is, and which waits for the reactor then. An asyncio loop is one."""
 
     def add_reader(self, fd: int, callback: Callable[[], None], /) -> object:
@@ -105,7 +104,6 @@ class Reactor(trio.abc.Instrument):
         self._is_rung = False
         self._users = 0
         self._began_ns: int | None = None
-        self._polled_ns = 0
         self._ready: deque[int] = deque()
         """Of what the kernel said last, what there was no time for."""
         self._continuing: deque[Polled] = deque()
@@ -114,7 +112,7 @@ class Reactor(trio.abc.Instrument):
         """A task can run."""
         self.shares_descriptors = False
         """Tasks of Trio wait for what other processes may take, as a listening socket that they share."""
-        self.host: Host | None = None
+        self.host: HostLoop | None = None
         """To be set before it runs, where Trio is a guest."""
         self._trios_epoll = -1
         """Trio's descriptor, if the reactor waits in its place; else a task of Trio waits for the set of the reactor."""
@@ -223,14 +221,11 @@ class Reactor(trio.abc.Instrument):
     def _wait(self, timeout_s: float) -> None:
         """Read what arrives until Trio has something to do, or the time is over."""
         self._is_scheduled = False
-        looked_ns = self._now_ns()
-        if timeout_s <= 0 and looked_ns - self._polled_ns < POLL_NS_MIN and not (self._ready or self._continuing or self._calls):
-            return  # tasks take turns that are shorter than a look at the set
-        wait_s, is_whole, is_quiet = timeout_s, True, True
+        wait_s, is_whole, is_quiet, looked_ns = timeout_s, True, True, self._now_ns()
         while True:
             has_more = bool(self._ready or self._continuing or self._calls)
             events = [] if self._ready else self._epoll.poll(0 if has_more else wait_s, POLLED_DESCRIPTORS_MAX)
-            now_ns = self._began_ns = self._polled_ns = self._now_ns()
+            now_ns = self._began_ns = self._now_ns()
             was_idle = not events and not has_more
             is_trios = not was_idle and self._take(events)
             if is_trios and not self.shares_descriptors and self._trios.poll(0):

@@ -25,8 +25,7 @@ from tpy.testing.loop_guard import LoopGuard
 
 @pytest.fixture(params=["in place", "as a task"], autouse=True)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the system does not tell which epoll set is Trio's, a task of Trio reads. Not asynchronous: also for tests with a run
-    of their own."""
+    """The form of all reactors: a task of Trio reads where the system does not tell which epoll set is Trio's."""
     if request.param == "as a task":
         monkeypatch.setattr(module, "_epoll_with", lambda descriptor: -1)
     return request.param

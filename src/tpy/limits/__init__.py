@@ -354,10 +354,6 @@ LOOP_TURN_TASKS_MAX: Final = 8
 POLLED_DESCRIPTORS_MAX: Final = 128
 """Connections of clients and workers that are read in one turn of the loop; the kernel takes turns among ready ones."""
 
-POLL_NS_MIN: Final = NS_PER_MS // 10
-"""While tasks of Trio have turn after turn, what arrives is looked for no more often than this: a look takes as long as a short
-turn."""
-
 DEADLINES_UNREAD_S_MAX: Final = 0.001
 """The time for which the loop reads what arrives without a look at the deadlines of tasks, one of which may have come nearer:
 Trio's timers are as exact as that, and a look costs as much as all system calls of a request."""

@@ -12,7 +12,7 @@ import trio.testing
 
 from tpy.clock import SystemClock
 from tpy.frontends.transport import GONE, Demand, LoopTurns, Receiver, SocketWire
-from tpy.limits import LOOP_TURN_NS_MAX, LOOP_TURN_TASKS_MAX, POLL_NS_MIN
+from tpy.limits import LOOP_TURN_NS_MAX, LOOP_TURN_TASKS_MAX
 from tpy.reactor import Reactor
 from tpy.units import NS_PER_S
 
@@ -233,7 +233,6 @@ async def test_a_long_turn_ends_before_the_next_connection_is_read(count: int) -
         async def other() -> None:
             while order.count("piece") < count:
                 order.append("other")
-                clock.ns += POLL_NS_MIN
                 await trio.lowlevel.checkpoint()
 
         for peer in peers:
