@@ -214,7 +214,10 @@ class Reactor(trio.abc.Instrument):
         """Trio is about to wait, at most for this number of seconds (called by Trio, but never again after an exception)."""
         if self._trios_epoll >= 0:
             try:
-                self._wait(timeout)
+                if timeout > 0:
+                    self._wait(timeout)
+                else:
+                    self._look()
             except BaseException as bug:  # also sys.exit() in a call
                 self._token.run_sync_soon(partial(_raise, bug))
 
@@ -230,7 +233,7 @@ class Reactor(trio.abc.Instrument):
             is_trios = not was_idle and self._take(events)
             if is_trios and not self.shares_descriptors and self._trios.poll(0):
                 return  # Trio finds it, as nobody else takes it meanwhile
-            if is_trios or self._is_scheduled or self._ready or timeout_s <= 0:
+            if is_trios or self._is_scheduled or self._ready:
                 break
             is_quiet = is_quiet and was_idle
             if not was_idle and now_ns - looked_ns < DEADLINES_UNREAD_S_MAX * NS_PER_S:
@@ -242,15 +245,20 @@ class Reactor(trio.abc.Instrument):
                     return  # Trio waits for nothing to happen, and has to see the end of its time-out
                 break
             wait_s, is_whole, looked_ns = min(timeout_s, left_s), True, now_ns
-        if timeout_s > 0:  # else Trio would wait that long, blind to our set
-            self._token.run_sync_soon(_nothing)
+        self._token.run_sync_soon(_nothing)  # else Trio would wait for its time-out, blind to our set
+
+    def _look(self) -> None:
+        """Read what has arrived."""
+        events = [] if self._ready else self._epoll.poll(0, POLLED_DESCRIPTORS_MAX)
+        if events or self._ready or self._continuing or self._calls:
+            self._began_ns = self._now_ns()
+            self._take(events)
 
     def _take_hosted(self) -> None:
         """One turn, called by the host. What is ready and was not read is told again."""
-        self._began_ns = self._now_ns()
         self._ready.clear()
         try:
-            self._take(self._epoll.poll(0, POLLED_DESCRIPTORS_MAX))
+            self._look()
         except BaseException as bug:
             self._token.run_sync_soon(partial(_raise, bug))
         if self._continuing or self._calls:
@@ -336,7 +344,7 @@ class Reactor(trio.abc.Instrument):
                     self._trios_epoll = found
                     return
             while not scope.cancel_called:  # which the last steps may not have noticed, and then the set is closed
-                self._take([] if self._ready else self._epoll.poll(0, POLLED_DESCRIPTORS_MAX))
+                self._look()
                 if self._ready or self._continuing or self._calls:
                     await trio.lowlevel.checkpoint()
                 else:
