@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -214,4 +216,66 @@ def test_a_process_that_has_left_the_loop_ends(repository: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", _LEFT, repository], capture_output=True, text=True, check=False, timeout=60, cwd=ROOT
     )
-    assert (ended.returncode, ended.stdout) == (0, "left\n"), ended.stderr
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "left\n", "")
+
+
+def test_the_context_of_a_request_stays_with_its_task(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "plain") as server:
+            request = ContextVar("request", default="")
+            request.set("one")
+            seen: list[str] = []
+            asked = asyncio.Event()
+
+            def look() -> None:
+                seen.append(request.get())
+                asked.set()
+
+            def begin() -> None:
+                asyncio.get_running_loop().call_soon(look)
+
+            server.engine.enter(begin)
+            await asked.wait()
+            assert (seen, request.get()) == ([""], "one")
+
+    on_asyncio(main)
+
+
+def test_a_request_of_plain_numbers_asks_for_the_types_at_once(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "plain") as server:
+            assert (await server.model("plain").infer_async({"INPUT0": ROW.tolist()}))["OUTPUT0"].tolist() == ROW.tolist()
+            with pytest.raises(InvalidArgument, match="NONE"):
+                await server.model("plain").infer_async({"NONE": [1]})
+
+    on_asyncio(main)
+
+
+def test_a_second_server_on_the_loop_is_refused(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "plain") as server:
+            second = Hosted(repository, load_model=["plain"])
+            with pytest.raises(RuntimeError, match="run"):
+                await asyncio.to_thread(second.start)
+            await asyncio.to_thread(second.stop)
+            assert (await server.model("plain").infer_async({"INPUT0": ROW}))["OUTPUT0"].tolist() == ROW.tolist()
+
+    on_asyncio(main)
+
+
+def test_a_forked_process_may_not_ask(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "plain") as server:
+            child = os.fork()
+            if not child:
+                code = 1
+                try:
+                    server.engine.enter(lambda: None)
+                except Unavailable:
+                    code = 0
+                finally:
+                    os._exit(code)
+            _, status = await asyncio.to_thread(os.waitpid, child, 0)
+            assert os.waitstatus_to_exitcode(status) == 0
+
+    on_asyncio(main)
