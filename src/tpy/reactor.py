@@ -246,14 +246,14 @@ class Reactor(trio.abc.Instrument):
             self._token.run_sync_soon(_nothing)
 
     def _take_hosted(self) -> None:
-        """One turn, called by the host. What is ready and was not read is told again."""
+        """One turn, called by the host. What there is no time for comes first in the next one: the kernel would tell of it behind
+        those that had their turn, as long as they are ready."""
         self._began_ns = self._now_ns()
-        self._ready.clear()
         try:
-            self._take(self._epoll.poll(0, POLLED_DESCRIPTORS_MAX))
+            self._take([] if self._ready else self._epoll.poll(0, POLLED_DESCRIPTORS_MAX))
         except BaseException as bug:
             self._token.run_sync_soon(partial(_raise, bug))
-        if self._continuing or self._calls:
+        if self._ready or self._continuing or self._calls:
             self._ring()
 
     def _take(self, events: list[tuple[int, int]]) -> bool:

@@ -15,13 +15,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import trio
 
 import tpy
 from tests.e2e.repositories import ModelFolder
 from tpy.assembly import ServerOptions
+from tpy.clock import SystemClock
+from tpy.demand import Demand
 from tpy.embedded.engine_thread import EngineThread
 from tpy.embedded.hosted_engine import HostedEngine
 from tpy.errors import Internal, InvalidArgument, Unavailable
+from tpy.limits import LOOP_TURN_NS_MAX
+from tpy.reactor import reactor_of_run
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -277,5 +282,71 @@ def test_a_forked_process_may_not_ask(repository: Path) -> None:
                     os._exit(code)
             _, status = await asyncio.to_thread(os.waitpid, child, 0)
             assert os.waitstatus_to_exitcode(status) == 0
+
+    on_asyncio(main)
+
+
+class SteppedClock(SystemClock):
+    """Goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now_ns(self) -> int:
+        return self.ns
+
+
+class Busy:
+    """A descriptor that always has more to read, which takes as long as a turn may take."""
+
+    def __init__(self, clock: SteppedClock) -> None:
+        self.is_continuing = False
+        self.count = 0
+        self._clock = clock
+        self._descriptor = os.eventfd(1)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def receive(self) -> Demand:
+        self.count += 1
+        self._clock.ns += LOOP_TURN_NS_MAX + 1
+        return Demand.READ
+
+    def proceed(self) -> Demand:
+        raise AssertionError
+
+    def end(self, error: BaseException | None = None) -> None:
+        raise AssertionError
+
+
+def test_who_always_has_more_to_read_leaves_turns_to_the_others() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[list[int]] = loop.create_future()
+
+        async def serve() -> list[int]:
+            clock = SteppedClock()
+            reactor = reactor_of_run(clock)
+            reactor.host = loop
+            all_busy = [Busy(clock) for _ in range(3)]
+            with reactor.running():
+                for each in all_busy:
+                    reactor.add(each)
+                await trio.sleep(0.05)
+                for each in all_busy:
+                    reactor.discard(each)
+                    os.close(each.fileno())
+            return [each.count for each in all_busy]
+
+        trio.lowlevel.start_guest_run(
+            serve,
+            run_sync_soon_threadsafe=loop.call_soon_threadsafe,
+            done_callback=lambda outcome: ended.set_result(outcome.unwrap()),
+            host_uses_signal_set_wakeup_fd=True,
+        )
+        counts = await ended
+        assert max(counts) - min(counts) <= 1
+        assert min(counts) > 0
 
     on_asyncio(main)
