@@ -13,8 +13,10 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
+import sniffio
 import trio
 
 import tpy
@@ -242,6 +244,25 @@ def test_the_context_of_a_request_stays_with_its_task(repository: Path) -> None:
             server.engine.enter(begin)
             await asked.wait()
             assert (seen, request.get()) == ([""], "one")
+
+    on_asyncio(main)
+
+
+def test_events_of_anyio_are_those_of_trio_in_a_call_at_once(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "plain") as server:
+            made: list[anyio.Event] = []
+            server.engine.enter(lambda: made.append(anyio.Event()))
+            await asyncio.sleep(0)
+            assert sniffio.current_async_library() == "asyncio"
+
+            async def wait() -> None:
+                with trio.fail_after(5):
+                    await made[0].wait()
+
+            waiting = asyncio.create_task(asyncio.to_thread(server.engine.run_async, wait))
+            server.engine.soon(lambda: made[0].set())
+            await waiting
 
     on_asyncio(main)
 

@@ -10,6 +10,7 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 import outcome
+import sniffio
 import trio
 
 from tpy.assembly import Outcome, ServerOptions
@@ -75,7 +76,12 @@ class HostedEngine(EngineThread):
         elif self._is_over.is_set():
             raise Unavailable("the server has stopped")
         else:
-            Context().run(call)
+            before = sniffio.thread_local.name
+            sniffio.thread_local.name = "trio"  # else AnyIO would make events of asyncio, for which no task of Trio can wait
+            try:
+                Context().run(call)
+            finally:
+                sniffio.thread_local.name = before
 
     def run(self, function: Callable[[], _T]) -> _T:
         """As that of any engine; on the loop itself there is nothing to wait for."""
