@@ -255,13 +255,12 @@ class Reactor(trio.abc.Instrument):
             self._take(events)
 
     def _take_hosted(self) -> None:
-        """One turn, called by the host. What is ready and was not read is told again."""
-        self._ready.clear()
+        """One turn, called by the host. What there is no time for comes first in the next one: the kernel would tell of it last."""
         try:
             self._look()
         except BaseException as bug:
             self._token.run_sync_soon(partial(_raise, bug))
-        if self._continuing or self._calls:
+        if self._ready or self._continuing or self._calls:
             self._ring()
 
     def _take(self, events: list[tuple[int, int]]) -> bool:

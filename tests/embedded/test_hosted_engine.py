@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
+import sniffio
+import trio
 
 import tpy
 from tests.e2e.repositories import ModelFolder
 from tpy.assembly import ServerOptions
+from tpy.clock import SystemClock
+from tpy.demand import Demand
 from tpy.embedded.engine_thread import EngineThread
 from tpy.embedded.hosted_engine import HostedEngine
 from tpy.errors import Internal, InvalidArgument, Unavailable
+from tpy.limits import LOOP_TURN_NS_MAX
+from tpy.reactor import reactor_of_run
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -214,4 +223,151 @@ def test_a_process_that_has_left_the_loop_ends(repository: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", _LEFT, repository], capture_output=True, text=True, check=False, timeout=60, cwd=ROOT
     )
-    assert (ended.returncode, ended.stdout) == (0, "left\n"), ended.stderr
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "left\n", "")
+
+
+def test_the_context_of_a_request_stays_with_its_task(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "plain") as server:
+            request = ContextVar("request", default="")
+            request.set("one")
+            seen: list[str] = []
+            asked = asyncio.Event()
+
+            def look() -> None:
+                seen.append(request.get())
+                asked.set()
+
+            def begin() -> None:
+                asyncio.get_running_loop().call_soon(look)
+
+            server.engine.enter(begin)
+            await asked.wait()
+            assert (seen, request.get()) == ([""], "one")
+
+    on_asyncio(main)
+
+
+def test_events_of_anyio_are_those_of_trio_in_a_call_at_once(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "plain") as server:
+            made: list[anyio.Event] = []
+            server.engine.enter(lambda: made.append(anyio.Event()))
+            await asyncio.sleep(0)
+            assert sniffio.current_async_library() == "asyncio"
+
+            async def wait() -> None:
+                with trio.fail_after(5):
+                    await made[0].wait()
+
+            waiting = asyncio.create_task(asyncio.to_thread(server.engine.run_async, wait))
+            server.engine.soon(lambda: made[0].set())
+            await waiting
+
+    on_asyncio(main)
+
+
+def test_a_request_of_plain_numbers_asks_for_the_types_at_once(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "plain") as server:
+            assert (await server.model("plain").infer_async({"INPUT0": ROW.tolist()}))["OUTPUT0"].tolist() == ROW.tolist()
+            with pytest.raises(InvalidArgument, match="NONE"):
+                await server.model("plain").infer_async({"NONE": [1]})
+
+    on_asyncio(main)
+
+
+def test_a_second_server_on_the_loop_is_refused(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "plain") as server:
+            second = Hosted(repository, load_model=["plain"])
+            with pytest.raises(RuntimeError, match="run"):
+                await asyncio.to_thread(second.start)
+            await asyncio.to_thread(second.stop)
+            assert (await server.model("plain").infer_async({"INPUT0": ROW}))["OUTPUT0"].tolist() == ROW.tolist()
+
+    on_asyncio(main)
+
+
+def test_a_forked_process_may_not_ask(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "plain") as server:
+            child = os.fork()
+            if not child:
+                code = 1
+                try:
+                    server.engine.enter(lambda: None)
+                except Unavailable:
+                    code = 0
+                finally:
+                    os._exit(code)
+            _, status = await asyncio.to_thread(os.waitpid, child, 0)
+            assert os.waitstatus_to_exitcode(status) == 0
+
+    on_asyncio(main)
+
+
+class SteppedClock(SystemClock):
+    """Goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now_ns(self) -> int:
+        return self.ns
+
+
+class Busy:
+    """A descriptor that always has more to read, which takes as long as a turn may take."""
+
+    def __init__(self, clock: SteppedClock) -> None:
+        self.is_continuing = False
+        self.count = 0
+        self._clock = clock
+        self._descriptor = os.eventfd(1)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def receive(self) -> Demand:
+        self.count += 1
+        self._clock.ns += LOOP_TURN_NS_MAX + 1
+        return Demand.READ
+
+    def proceed(self) -> Demand:
+        raise AssertionError
+
+    def end(self, error: BaseException | None = None) -> None:
+        raise AssertionError
+
+
+def test_who_always_has_more_to_read_leaves_turns_to_the_others() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[list[int]] = loop.create_future()
+
+        async def serve() -> list[int]:
+            clock = SteppedClock()
+            reactor = reactor_of_run(clock)
+            reactor.host = loop
+            all_busy = [Busy(clock) for _ in range(3)]
+            with reactor.running():
+                for each in all_busy:
+                    reactor.add(each)
+                await trio.sleep(0.05)
+                for each in all_busy:
+                    reactor.discard(each)
+                    os.close(each.fileno())
+            return [each.count for each in all_busy]
+
+        trio.lowlevel.start_guest_run(
+            serve,
+            run_sync_soon_threadsafe=loop.call_soon_threadsafe,
+            done_callback=lambda outcome: ended.set_result(outcome.unwrap()),
+            host_uses_signal_set_wakeup_fd=True,
+        )
+        counts = await ended
+        assert max(counts) - min(counts) <= 1
+        assert min(counts) > 0
+
+    on_asyncio(main)

@@ -97,7 +97,7 @@ class EngineThread:
             raise
         self.services: Services = running.services
         self.addresses = {name: str(address) for name, address in running.addresses.items()}
-        atexit.register(self.stop)
+        atexit.register(self._stop_at_exit)
 
     def _begin(self) -> None:
         """Begin the run, in its thread."""
@@ -142,7 +142,7 @@ class EngineThread:
     def enter(self, call: Callable[[], None]) -> None:
         """Call this, which must not raise, on the server's thread, soon. Raises Unavailable when the server has stopped, and in a
         process that was forked."""
-        if self._reactor is None or self._process is not _process:
+        if self._reactor is None or not self.is_of_this_process:
             raise Unavailable("the server belongs to the parent process; start a new one after fork()")
         try:
             self._reactor.run_sync_soon(call)
@@ -201,6 +201,11 @@ class EngineThread:
             raise
 
     @property
+    def is_of_this_process(self) -> bool:
+        """False in a process that was forked."""
+        return self._process is _process
+
+    @property
     def is_stopping(self) -> bool:
         """The program has asked it to stop."""
         return bool(self._asked_to_stop)
@@ -214,6 +219,9 @@ class EngineThread:
             except trio.RunFinishedError:
                 return
 
+    def _stop_at_exit(self) -> None:
+        self.stop()
+
     def stop(self) -> None:
         """Stop in order, and wait for the end: requests in flight are answered. Idempotent. Raises what ended the server before,
         and Unavailable when the exit time-out ran out."""
@@ -222,7 +230,7 @@ class EngineThread:
         self.require_other_thread()
         self.ask_stop("the program stops the server")
         self._join()
-        atexit.unregister(self.stop)  # not earlier: Ctrl-C may end the wait
+        atexit.unregister(self._stop_at_exit)  # not earlier: Ctrl-C may end the wait
         ended, self._ended = self._ended, None
         if ended is not None and ended.unwrap() is Outcome.FAILED:
             raise Unavailable("exit timeout expired: requests or models that did not end were cut off")

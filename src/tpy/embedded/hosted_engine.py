@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Any
+from contextvars import Context
+from typing import Any, TypeVar
 
 import outcome
+import sniffio
 import trio
 
 from tpy.assembly import Outcome, ServerOptions
@@ -16,6 +18,8 @@ from tpy.cli.serve import visible_gpus
 from tpy.embedded.engine_thread import EngineThread
 from tpy.errors import Unavailable
 from tpy.reactor import reactor_of_run
+
+_T = TypeVar("_T")
 
 _LOOP_CHECK_S = 0.1
 
@@ -37,13 +41,16 @@ class HostedEngine(EngineThread):
 
     def _begin_on_loop(self) -> None:
         self._thread = threading.current_thread()
-        trio.lowlevel.start_guest_run(
-            self._serve_hosted,
-            run_sync_soon_threadsafe=self._run_threadsafe,
-            run_sync_soon_not_threadsafe=self._loop.call_soon,
-            done_callback=self._done,
-            host_uses_signal_set_wakeup_fd=True,
-        )
+        try:
+            trio.lowlevel.start_guest_run(
+                self._serve_hosted,
+                run_sync_soon_threadsafe=self._run_threadsafe,
+                run_sync_soon_not_threadsafe=self._loop.call_soon,
+                done_callback=self._done,
+                host_uses_signal_set_wakeup_fd=True,
+            )
+        except Exception as error:  # Trio runs in this thread already
+            self._done(outcome.Error(error))
 
     def _run_threadsafe(self, function: Callable[[], object]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -62,10 +69,28 @@ class HostedEngine(EngineThread):
             pass
 
     def enter(self, call: Callable[[], None]) -> None:
-        """As that of any engine; on the loop itself at once."""
-        if threading.current_thread() is not self._thread:
+        """As that of any engine; on the loop itself at once, in no context: what a task of the loop has in its own, as Serve has
+        the request whose end cancels others, is not that of what the server does next."""
+        if threading.current_thread() is not self._thread or not self.is_of_this_process:
             super().enter(call)
         elif self._is_over.is_set():
             raise Unavailable("the server has stopped")
         else:
-            call()
+            before = sniffio.thread_local.name
+            sniffio.thread_local.name = "trio"  # else AnyIO would make events of asyncio, for which no task of Trio can wait
+            try:
+                Context().run(call)
+            finally:
+                sniffio.thread_local.name = before
+
+    def run(self, function: Callable[[], _T]) -> _T:
+        """As that of any engine; on the loop itself there is nothing to wait for."""
+        if threading.current_thread() is not self._thread:
+            return super().run(function)
+        done: list[outcome.Outcome[_T]] = []
+        self.enter(lambda: done.append(outcome.capture(function)))
+        return self._unwrapped(done[0])
+
+    def _stop_at_exit(self) -> None:
+        if threading.current_thread() is not self._thread:  # else the process has left the loop, and nothing can be waited for
+            super()._stop_at_exit()
