@@ -255,7 +255,7 @@ class Reactor(trio.abc.Instrument):
             self._take(events)
 
     def _take_hosted(self) -> None:
-        """One turn, called by the host. What there is no time for comes first in the next one: the kernel would tell of it last."""
+        """One turn, called by the host. What there is no time for comes first in the next one: the kernel would tell it last."""
         try:
             self._look()
         except BaseException as bug:
