@@ -29,7 +29,7 @@ class HostedEngine(EngineThread):
     has read is decoded, queued and answered without a change of threads
     ([decision](../../../docs/adr/0061-the-engine-of-a-replica-is-a-guest.md)).
 
-    It is made, and stopped, in another thread than the loop's."""
+    One fits on a loop. It is made, and stopped, in another thread than the loop's."""
 
     def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

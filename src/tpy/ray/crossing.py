@@ -1,4 +1,4 @@
-"""Ways from the server's thread to an asyncio loop."""
+"""Ways from what runs on Trio to an asyncio loop, of the same thread or another."""
 
 from __future__ import annotations
 

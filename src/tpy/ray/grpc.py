@@ -1,4 +1,4 @@
-"""The gRPC API as methods of a deployment, answered on the server's own thread.
+"""The gRPC API as methods of a deployment, answered by the server on the same loop.
 
 Ray's proxies get the methods of `inference.GRPCInferenceService` and `grpc.health.v1.Health` from the `grpc_servicer_functions`
 here. Messages pass through them as bytes, in both directions; the handlers are those of the server's own port.
@@ -86,7 +86,7 @@ class _End(NamedTuple):
 
 
 class _Call:
-    """The base of unary calls and streams. Implements CallContext; lives on the server's thread."""
+    """The base of unary calls and streams. Implements CallContext."""
 
     def __init__(self, path: str, context: Any) -> None:
         self.path = path
@@ -202,7 +202,7 @@ class _StreamCall(_Call):
             self._crossing.call(self.answers.put_nowait, end)
 
     async def serve(self, handler: StreamHandler) -> None:
-        """Run the handler, in a task on the server's thread."""
+        """Run the handler, in a task of Trio."""
         with self.scope:
             await handler.handle(self)
             self.finish()
@@ -214,7 +214,7 @@ class _StreamCall(_Call):
 
 
 class GrpcBridge:
-    """The calls of one replica. `nursery` is on the server's thread, and outlives all calls."""
+    """The calls of one replica. `nursery` is the server's, and outlives all calls."""
 
     def __init__(self, engine: EngineThread, handlers: Handlers, nursery: trio.Nursery) -> None:
         self._engine = engine
@@ -263,7 +263,7 @@ class GrpcBridge:
             raise CallFailed(answer.message)
 
     async def _feed(self, call: _StreamCall, messages: AsyncIterator[bytes]) -> None:
-        """Bring what the client sends to the server's thread, no faster than it is taken there."""
+        """Bring what the client sends to the call, no faster than it is taken there."""
         try:
             async for message in messages:
                 await call.room.acquire()

@@ -1,7 +1,7 @@
-"""The HTTP API as an ASGI application on asyncio, answered on the server's own thread.
+"""The HTTP API as an ASGI application on asyncio, answered by the server on the same loop.
 
-A request is read on Ray's event loop and crosses to the server's thread as it is: its headers, and its body as bytes. There the
-inference route answers it as on a port of the server, without a task; every other route is the same Quart application.
+A request that Ray has read enters the server as it is: its headers, and its body as bytes. There the inference route answers it as
+on a port of the server, without a task; every other route is the same Quart application.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Send = Callable[[Event], Awaitable[None]]
 
 
 class HttpBridge:
-    """The application. `nursery` is on the server's thread, and outlives all requests. Serve cancels the task of a request whose
+    """The application. `nursery` is the server's, and outlives all requests. Serve cancels the task of a request whose
     client has left, and that cancels the request in the server. `openai` has the routes of OpenAI's API, where it is allowed."""
 
     def __init__(
@@ -99,7 +99,7 @@ class HttpBridge:
 
 
 class _Inference:
-    """One request for the inference route. Made on Ray's loop, answered on the server's thread."""
+    """One request for the inference route. Made in a task of Ray's loop, answered outside of tasks."""
 
     def __init__(self, bridge: HttpBridge, request: HttpRequest, model: str, version: str | None) -> None:
         self._bridge = bridge
@@ -155,7 +155,7 @@ class _Inference:
 
 
 class _Exchange:
-    """One request for another route: the Quart application runs on the server's thread, and its events cross one by one, the next
+    """One request for another route: the Quart application runs in a task of Trio, and hands its events to one of asyncio, the next
     when Ray has taken the one before."""
 
     def __init__(self, bridge: HttpBridge, request: HttpRequest, scope: Event) -> None:

@@ -56,7 +56,7 @@ class _Server(Server):
 
     @property
     def running(self) -> EngineThread:
-        """Its thread."""
+        """It, as it runs."""
         return self._running
 
 

@@ -64,7 +64,7 @@ def of_all_replicas(services: Services, replicas: Replicas, loop: asyncio.Abstra
 
 
 async def perform(services: Services, action: Action) -> None:
-    """Perform an action on this replica alone; `services` are its own. On the server's thread."""
+    """Perform an action on this replica alone; `services` are its own. In a task of Trio."""
     match action:
         case Load():
             await services.repository.load(action.request)
