@@ -1,7 +1,7 @@
 """The HTTP API as an ASGI application on asyncio, answered by the server on the same loop.
 
-A request that Ray has read enters the server as it is: its headers, and its body as bytes. There the inference route answers it as
-on a port of the server, without a task; every other route is the same Quart application.
+A request that Ray has read enters the server as it is: its headers, and its body as bytes. There the inference route answers it,
+as on a port of the server, without a task; every other route is the same Quart application.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ class _Inference:
 
 
 class _Exchange:
-    """One request for another route: the Quart application runs in a task of Trio, and hands its events to one of asyncio, the next
-    when Ray has taken the one before."""
+    """One request for another route: the Quart application runs in a task of Trio, and hands its events to one of asyncio, the
+    next when Ray has taken the one before."""
 
     def __init__(self, bridge: HttpBridge, request: HttpRequest, scope: Event) -> None:
         self._bridge = bridge
