@@ -361,14 +361,14 @@ async def _trios_epoll() -> int:
             nursery.start_soon(trio.lowlevel.wait_readable, mark)
             for _ in range(2):  # it has had its turn then
                 await trio.lowlevel.checkpoint()
-            found = _epoll_with(mark)
+            found = epoll_with(mark)
             nursery.cancel_scope.cancel()
     finally:
         os.close(mark)
     return found
 
 
-def _epoll_with(descriptor: int) -> int:
+def epoll_with(descriptor: int) -> int:
     """The epoll set of this process that has the descriptor in it; -1: the system does not tell, or not which: another set may
     know a file that had this number, and is open elsewhere."""
     contains = re.compile(rf"^tfd:\s*{descriptor}\s", re.MULTILINE)
