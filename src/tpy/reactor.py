@@ -23,14 +23,15 @@ import trio
 
 from tpy.clock import Clock, SystemClock
 from tpy.demand import Demand
-from tpy.limits import (
-    DEADLINES_UNREAD_S_MAX,
-    IDLE_WAIT_S_MAX,
-    LOOP_TURN_NS_MAX,
-    LOOP_TURN_TASKS_MAX,
-    POLLED_DESCRIPTORS_MAX,
-)
+from tpy.limits import LOOP_TURN_NS_MAX, LOOP_TURN_TASKS_MAX, POLLED_DESCRIPTORS_MAX
 from tpy.units import NS_PER_S
+
+DEADLINES_UNREAD_S_MAX = 0.001
+"""The time for which the loop reads what arrives without a look at the deadlines of tasks, one of which may have come nearer:
+Trio's timers are as exact as that, and a look costs as much as all system calls of a request."""
+
+IDLE_WAIT_S_MAX = 60.0
+"""Tests wait for less for the loop to be idle. When Trio would wait for longer, it is for a deadline, or for nothing."""
 
 
 class Polled(Protocol):
@@ -255,7 +256,7 @@ class Reactor(trio.abc.Instrument):
             self._take(events)
 
     def _take_hosted(self) -> None:
-        """One turn, called by the host. What there is no time for comes first in the next one: the kernel would tell it last."""
+        """One turn, called by the host. What is left comes first in the next one: the kernel would tell it last."""
         try:
             self._look()
         except BaseException as bug:

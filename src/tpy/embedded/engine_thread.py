@@ -151,7 +151,7 @@ class EngineThread:
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call this, which must not raise, on the server's thread, soon; never when the server has stopped. Does not wait."""
-        if self._reactor is not None and self._process is _process:
+        if self._reactor is not None and self.is_of_this_process:
             with contextlib.suppress(trio.RunFinishedError):
                 self._reactor.run_sync_soon(call)
 
@@ -213,7 +213,7 @@ class EngineThread:
     def ask_stop(self, reason: str) -> None:
         """Have the server stop; returns at once. Idempotent."""
         self._asked_to_stop = reason
-        if self._reactor is not None and self._process is _process:
+        if self._reactor is not None and self.is_of_this_process:
             try:
                 self._reactor.run_sync_soon(partial(self._stop.ask, reason))
             except trio.RunFinishedError:
@@ -225,7 +225,7 @@ class EngineThread:
     def stop(self) -> None:
         """Stop in order, and wait for the end: requests in flight are answered. Idempotent. Raises what ended the server before,
         and Unavailable when the exit time-out ran out."""
-        if self._process is not _process:
+        if not self.is_of_this_process:
             return
         self.require_other_thread()
         self.ask_stop("the program stops the server")

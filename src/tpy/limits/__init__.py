@@ -354,13 +354,6 @@ LOOP_TURN_TASKS_MAX: Final = 8
 POLLED_DESCRIPTORS_MAX: Final = 128
 """Connections of clients and workers that are read in one turn of the loop; the kernel takes turns among ready ones."""
 
-DEADLINES_UNREAD_S_MAX: Final = 0.001
-"""The time for which the loop reads what arrives without a look at the deadlines of tasks, one of which may have come nearer:
-Trio's timers are as exact as that, and a look costs as much as all system calls of a request."""
-
-IDLE_WAIT_S_MAX: Final = 60.0
-"""Tests wait for less for the loop to be idle. When Trio would wait for longer, it is for a deadline, or for nothing."""
-
 DECOUPLED_RESPONSES_WAITING_MAX: Final = 64
 """Responses of one decoupled request that were sent and not taken; with as many its model waits. Enough that a fast model and
 the loop seldom wait for each other, and the memory that a slow client costs."""

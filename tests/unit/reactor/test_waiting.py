@@ -16,8 +16,7 @@ import trio.testing
 from tests.unit.reactor.doubles import IoWaits, counters, in_a_thread, settle
 from tpy import reactor as module
 from tpy.demand import Demand
-from tpy.limits import DEADLINES_UNREAD_S_MAX
-from tpy.reactor import Reactor, reactor_of_run
+from tpy.reactor import DEADLINES_UNREAD_S_MAX, Reactor, reactor_of_run
 
 
 async def test_what_arrives_while_trio_waits_is_read(reactor: Reactor) -> None:

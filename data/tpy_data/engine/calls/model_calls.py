@@ -3,6 +3,7 @@ send. Calls come from any thread and go on on the Trio thread."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -149,10 +150,11 @@ class EngineCalls:
 
     def _begin_watching(self, descriptor: int, reader: DescriptorReader) -> None:
         watched = _Watched(descriptor, reader, self._reactor, self._watched)
-        if self._is_running:
-            self._reactor.add(watched)
-        else:
-            watched.end()
+        with contextlib.suppress(OSError):  # the system has no memory for one more: a thread reads it
+            if self._is_running:
+                self._reactor.add(watched)
+                return
+        watched.end()
 
     def _is_ready(self, model_name: str, version: int | None) -> bool:
         try:
