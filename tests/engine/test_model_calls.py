@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import threading
@@ -17,6 +18,7 @@ from tpy.config.model_config import InstanceGroup, InstanceKind, ModelConfig, Ra
 from tpy.errors import TpyError, Unavailable
 from tpy.limits import CALL_CIRCLE_CHECK_S
 from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
+from tpy.reactor import reactor_of_run
 from tpy.services import LoadingService
 from tpy_data.cache.options import LocalCacheOptions
 from tpy_data.engine.caching.cached_request import CachedRequest
@@ -304,3 +306,24 @@ async def test_a_reader_that_says_stop_is_not_told_so(autojump_clock: trio.testi
     finally:
         os.close(reading)
         os.close(writing)
+
+
+async def test_a_descriptor_for_which_the_system_has_no_room_is_left_to_others(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(polled: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    reading, writing = os.pipe()
+    reader = Reads(reading, Demand.READ)
+    async with rig() as running:
+        await running.serve(config())
+        monkeypatch.setattr(reactor_of_run(), "add", full)
+        watched = os.dup(reading)
+        assert running.calls.watch(watched, reader)
+        await trio.testing.wait_all_tasks_blocked()
+        assert reader.ended == 1
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(watched)
+    os.close(reading)
+    os.close(writing)
