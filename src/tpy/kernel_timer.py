@@ -1,11 +1,9 @@
-"""KernelTimer: a timer of the Linux kernel (timerfd) that a Trio task waits for."""
+"""KernelTimer: a timer of the Linux kernel (timerfd)."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-
-import trio
 
 from tpy.units import NS_PER_S
 
@@ -29,7 +27,7 @@ class KernelTimer:
     """Rings once at a time of the monotonic clock, as exactly as the kernel wakes a thread (tens of microseconds).
 
     Holds one descriptor, which `close` releases. Python has it in `os` from 3.13 on; until that is the oldest version served, the
-    C library is called. All methods are for one Trio thread.
+    C library is called. All methods are for one thread.
     """
 
     __slots__ = ("_descriptor", "_library", "_setting", "_setting_address")
@@ -55,15 +53,17 @@ class KernelTimer:
         if self._library.timerfd_settime(self._descriptor, _ABSOLUTE, self._setting_address, None) != 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime failed")
 
-    async def wait(self) -> None:
-        """Wait until it rings. One task at a time."""
-        while True:
-            await trio.lowlevel.wait_readable(self._descriptor)
-            try:
-                os.read(self._descriptor, 8)
-            except BlockingIOError:
-                continue  # it was set anew between ringing and being read
-            return
+    def fileno(self) -> int:
+        """The descriptor, which is readable from when it rings until `has_rung`."""
+        return self._descriptor
+
+    def has_rung(self) -> bool:
+        """True once for each ring; False if it was set anew meanwhile."""
+        try:
+            os.read(self._descriptor, 8)
+        except BlockingIOError:
+            return False
+        return True
 
     def close(self) -> None:
         """Release the descriptor. Nobody may wait for it any more."""

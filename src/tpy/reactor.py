@@ -229,6 +229,8 @@ class Reactor(trio.abc.Instrument):
         while True:
             has_more = bool(self._ready or self._continuing or self._calls)
             events = [] if self._ready else self._epoll.poll(0 if has_more else wait_s, POLLED_DESCRIPTORS_MAX)
+            if len(events) == 1 and events[0][0] == self._trios_epoll and not (has_more or self.shares_descriptors):
+                return  # as below: what Trio alone waits for is not looked for twice
             now_ns = self._began_ns = self._now_ns()
             was_idle = not events and not has_more
             is_trios = not was_idle and self._take(events)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tpy.alarm import Alarm
 from tpy.clock import Clock
+from tpy.exact_alarm import ExactAlarm
 from tpy.messages import QueueActivity
 from tpy_data.schedulers.core.contract import (
     Action,
@@ -66,19 +66,18 @@ class SchedulerDriver:
         self._core = core
         self._clock = clock
         self._performer = performer
-        self._alarm = Alarm(clock, exact=True)
+        self._alarm = ExactAlarm(clock, self._advance)
         self._performing = False
         self._now_ns = 0
 
     async def run(self) -> None:
         """Tell the core of deadlines, exactly when they come. Runs until cancelled."""
-        try:
-            while True:
-                self._now_ns = max(self._now_ns, await self._alarm.wait())
-                self._core.advance(self._now_ns)
-                self._perform()
-        finally:
-            self._alarm.close()
+        await self._alarm.run()
+
+    def _advance(self, now_ns: int) -> None:
+        self._now_ns = max(self._now_ns, now_ns)
+        self._core.advance(self._now_ns)
+        self._perform()
 
     def submit(self, ticket: Ticket) -> None:
         """Accept a ticket. Raises Unavailable when its queue is full or the driver was stopped."""
