@@ -174,6 +174,13 @@ class Reactor(trio.abc.Instrument):
             if polled.is_continuing:
                 self._ring()
 
+    def continue_soon(self, polled: Polled) -> None:
+        """Read it from now on, and have it proceed: it has received what the kernel does not tell of any more."""
+        self.add(polled)
+        if not polled.is_continuing:
+            self._note(polled, Demand.CONTINUE)
+            self._ring()
+
     def discard(self, polled: Polled) -> None:
         """Read it no more; to be called before it is closed. Idempotent."""
         descriptor = polled.fileno()

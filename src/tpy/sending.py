@@ -1,4 +1,4 @@
-"""Sending the pieces of messages over a socket that does not block, or over one of Trio's streams."""
+"""Sending the pieces of messages over a socket that does not block."""
 
 from __future__ import annotations
 
@@ -7,13 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import trio
 
-from tpy.units import KIB
-
 _PIECES_PER_SEND = 512
 """Buffers in one `sendmsg`: below any system's IOV_MAX."""
-
-_STREAM_BYTES_MAX = 64 * KIB
-"""Bytes that are sent over a stream at once: with TLS they are encrypted on the loop; and a writer's time-out is for these."""
 
 Pieces = Sequence[bytes | memoryview]
 
@@ -60,28 +55,6 @@ class SendingSocket:
         await trio.lowlevel.checkpoint()
 
 
-class SendingStream:
-    """The sending half of a stream of Trio's: TLS, and the in-memory pairs of tests. Owns it. Takes nothing at once: everything
-    goes through `send_some`."""
-
-    def __init__(self, stream: trio.abc.Stream) -> None:
-        self._stream = stream
-
-    def send_nowait(self, pieces: Pieces) -> int:
-        """Returns 0."""
-        return 0
-
-    async def send_some(self, pieces: Pieces) -> int:
-        """Send a part; returns the number of bytes, at least 1."""
-        data = b"".join(_first_bytes(pieces, _STREAM_BYTES_MAX))
-        await self._stream.send_all(data)
-        return len(data)
-
-    async def aclose(self) -> None:
-        """Close at once."""
-        await trio.aclose_forcefully(self._stream)
-
-
 def size_of(pieces: Pieces) -> int:
     """The bytes in `pieces`."""
     return sum([len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in pieces])
@@ -97,7 +70,7 @@ def unsent(pieces: Pieces, sent: int) -> list[bytes | memoryview]:
     return []
 
 
-def _first_bytes(pieces: Pieces, size_max: int) -> Iterator[bytes | memoryview]:
+def first_bytes(pieces: Pieces, size_max: int) -> Iterator[bytes | memoryview]:
     """Up to `size_max` bytes from the beginning of `pieces`; no copies."""
     for piece in pieces:
         view = memoryview(piece).cast("B")[:size_max]

@@ -12,15 +12,23 @@ import trio
 import trio.testing
 
 from tests.frontends.http.fakes import FakeInference, FakeServices
-from tpy.limits import REMOTE_ARENA_BYTES
+from tests.streams import SendingStream
+from tpy.limits import REMOTE_ARENA_BYTES, REMOTE_RECEIVE_BYTES
 from tpy.messages import DataType, IndexEntry, InferenceRequest, InferenceResponse, ModelState, Tensor
 from tpy.remote import EngineLink, open_engine, remote_services
 from tpy.remote.core.messages import FROM_FRONTEND
 from tpy.remote.engine_side import FrontendSession, run_session
-from tpy.remote.link import Link, StreamWire
+from tpy.remote.link import Link
 from tpy.remote.memory import create_memory
 from tpy.remote.publisher import Publisher
 from tpy.services import Services
+
+
+class LinkStream(SendingStream):
+    """A wire of a link."""
+
+    async def receive(self) -> bytes:
+        return bytes(await self.stream.receive_some(REMOTE_RECEIVE_BYTES))
 
 
 class Sides:
@@ -62,9 +70,9 @@ async def both_sides(fakes: FakeServices | None = None) -> AsyncIterator[Sides]:
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publisher.run)
-            link = Link(StreamWire(near), FROM_FRONTEND)
+            link = Link(LinkStream(near), FROM_FRONTEND)
             session = await nursery.start(partial(run_session, link, fakes, publisher, options=b"options", memories=memories))
-            async with open_engine(StreamWire(far), own=memories[1], peer=memories[0]) as engine:
+            async with open_engine(LinkStream(far), own=memories[1], peer=memories[0]) as engine:
                 yield Sides(fakes, session, engine, publisher)
             await far.aclose()
             await session.over.wait()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import trio
 
-from tpy.frontends.transport.streams import PulledWire
+from tests.streams import PulledWire
 
 
 class _Pipe:

@@ -47,7 +47,6 @@ SHARED: dict[str, tuple[str, ...]] = {
         "ServerLoad",
         "SocketWire",
         "Stop",
-        "StreamWire",
         "TraceSettings",
         "Wire",
     ),

@@ -15,7 +15,7 @@ import trio
 from tpy.limits import REMOTE_RECEIVE_BYTES
 from tpy.remote.core.framing import FrameSplitter, ProtocolError
 from tpy.remote.core.messages import Reader, encode
-from tpy.sending import Pieces, SendingSocket, SendingStream, unsent
+from tpy.sending import Pieces, SendingSocket, unsent
 from tpy.units import MIB
 
 _SOCKET_BUFFER_BYTES = MIB
@@ -56,13 +56,6 @@ class SocketWire(SendingSocket):
                 return self.raw.recv(REMOTE_RECEIVE_BYTES)
             except BlockingIOError:
                 continue
-
-
-class StreamWire(SendingStream):
-    """Any Trio stream, for tests."""
-
-    async def receive(self) -> bytes:
-        return bytes(await self._stream.receive_some(REMOTE_RECEIVE_BYTES))
 
 
 class Link:

@@ -10,12 +10,12 @@ from functools import partial
 import trio
 import trio.testing
 
+from tests.streams import StreamWire
 from tpy.clock import SystemClock
 from tpy.frontends.http import BoundAddress, HttpOptions, serve_http
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.serving import create_port
 from tpy.frontends.transport import Ends
-from tpy.frontends.transport.streams import StreamWire
 from tpy.services import Services
 
 from .fakes import FakeServices

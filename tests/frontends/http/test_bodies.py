@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.streams import StreamWire
 from tpy import limits
 from tpy.clock import SystemClock
 from tpy.frontends.core.budget import ByteBudget
@@ -15,7 +16,6 @@ from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.parser import RequestParser
 from tpy.frontends.http.serving import create_port
 from tpy.frontends.transport import Ends
-from tpy.frontends.transport.streams import StreamWire
 
 from .fakes import FakeServices
 from .harness import INFER, Client, options, post, running

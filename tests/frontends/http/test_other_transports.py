@@ -15,13 +15,13 @@ import trio
 import trio.testing
 import tritonclient.http
 
+from tests.streams import StreamWire
 from tpy.clock import SystemClock
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.frontends.http import HttpOptions
 from tpy.frontends.http.serving import serve_http_port
 from tpy.frontends.metrics_http import asks_for_openmetrics, metrics_port
 from tpy.frontends.transport import TlsOptions, size_of, unsent
-from tpy.frontends.transport.streams import StreamWire
 from tpy.limits import TLS_HANDSHAKE_S_MAX
 from tpy.units import KIB
 

@@ -6,11 +6,11 @@ import pytest
 import trio
 import trio.testing
 
+from tests.streams import StreamWire
 from tpy.clock import SystemClock
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.serving import create_port
 from tpy.frontends.transport import Ends
-from tpy.frontends.transport.streams import StreamWire
 from tpy.limits import HTTP_STOP_IDLE_S
 
 from .fakes import FakeServices

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.streams import StreamWire
 from tpy.clock import SystemClock
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.message import HttpReply
@@ -16,7 +17,6 @@ from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.replies import ReplyQueue
 from tpy.frontends.http.serving import create_port
 from tpy.frontends.transport import Ends
-from tpy.frontends.transport.streams import StreamWire
 
 from .fakes import FakeServices
 from .harness import INFER, get, in_memory, infer, options, running

@@ -34,8 +34,8 @@ from tpy.unexpected import unexpected_error
 
 if TYPE_CHECKING:
     from tpy.frontends.core.proxy_header import ProxyHeader
-    from tpy.frontends.transport.streams import PacedStream
     from tpy.frontends.transport.tls import ServerTls
+    from tpy.frontends.transport.tls_wire import TlsWire
 
 _log = logging.getLogger(__name__)
 
@@ -197,10 +197,8 @@ async def _serve_connection(port: Port, serve: Serve, tls: ServerTls | None, wir
                 ends = ends._replace(client=BoundAddress(host=header.source[0], port=header.source[1]))
         if tls is None:
             await serve(wire, ends)
-        elif (stream := await _handshake(port, tls.context, wire)) is not None:
-            from tpy.frontends.transport.streams import TlsWire  # most ports are in the clear
-
-            await serve(TlsWire(stream, wire.raw), ends._replace(certificate=stream.getpeercert))
+        elif (secure := await _handshake(port, tls.context, wire)) is not None:
+            await serve(secure, ends._replace(certificate=secure.certificate))
     except GONE:
         return  # reset, or no TLS, while it was set up
     except Exception:
@@ -248,13 +246,13 @@ class _Handshake:
         self._patience.deadline = min(self._patience.deadline, trio.current_time() + TLS_HANDSHAKE_STOP_S_MAX)
 
 
-async def _handshake(port: Port, tls: ssl.SSLContext, wire: SocketWire) -> trio.SSLStream[PacedStream] | None:
+async def _handshake(port: Port, tls: ssl.SSLContext, wire: SocketWire) -> TlsWire | None:
     """TLS over the wire; None: it was not agreed on in time."""
-    from tpy.frontends.transport.streams import PacedStream
+    from tpy.frontends.transport.tls_wire import TlsWire  # most ports are in the clear
 
-    stream = trio.SSLStream(PacedStream(wire.given_away(), port.turns), tls, server_side=True)
+    secure = TlsWire(wire, port.turns, tls)
     with trio.move_on_after(TLS_HANDSHAKE_S_MAX) as patience, port.serving(_Handshake(patience)):
-        await stream.do_handshake()
-        if stream.selected_alpn_protocol() in port.alpn or not port.alpn_required:
-            return stream
+        await secure.handshake()
+        if secure.protocol in port.alpn or not port.alpn_required:
+            return secure
     return None

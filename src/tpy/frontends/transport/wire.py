@@ -1,4 +1,4 @@
-"""The bytes of one connection: who receives them, and an interface for sending that fits a socket, TLS and Trio's streams."""
+"""The bytes of one connection: who receives them, and an interface that fits a socket, TLS and the streams of tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Wire(Protocol):
         ...
 
     def send_nowait(self, pieces: Pieces) -> int:
-        """Send as much as fits at once; returns the number of bytes (0: the connection is full)."""
+        """Send as much as fits at once; returns the number of bytes (0: the connection is full). What did not fit comes first in
+        what is sent next."""
         ...
 
     async def send_some(self, pieces: Pieces) -> int:
@@ -138,7 +139,7 @@ class SocketWire(SendingSocket, trio.abc.AsyncResource):
     # Writing
 
     def given_away(self) -> socket.socket:
-        """The same socket for a stream of Trio's; from then on it belongs to that."""
+        """The same socket for another wire; from then on it belongs to that."""
         self._waited_for = True
         return self.raw
 

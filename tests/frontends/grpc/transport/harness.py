@@ -16,12 +16,12 @@ import trio.testing
 from grpclib.metadata import decode_grpc_message
 from hyperframe.frame import GoAwayFrame
 
+from tests.streams import StreamWire
 from tpy.clock import Clock, SystemClock
 from tpy.frontends.grpc.transport import BoundAddress, GrpcOptions, Handlers, StreamCall, UnaryCall, serve_grpc
 from tpy.frontends.grpc.transport.connection import GrpcServerConnection, run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.transport import Ends
-from tpy.frontends.transport.streams import StreamWire
 from tpy.http2 import codes
 from tpy.testing.trio_clock import TrioClock
 

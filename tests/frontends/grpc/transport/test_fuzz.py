@@ -11,11 +11,11 @@ from fuzz.chance import Chance
 from fuzz.grpc import hostile, targets
 from fuzz.grpc.wire import cuts
 from fuzz.target import Target, Violation
+from tests.streams import StreamWire
 from tpy.frontends.grpc.transport import StreamHandler, UnaryHandler
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.transport import Ends
-from tpy.frontends.transport.streams import StreamWire
 from tpy.testing.trio_clock import TrioClock
 
 from .harness import echo, echo_stream, options

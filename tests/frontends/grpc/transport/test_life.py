@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import trio
 
+from tests.streams import StreamWire
 from tpy.frontends.grpc.transport import StreamHandler, UnaryHandler
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.transport import Ends
-from tpy.frontends.transport.streams import StreamWire
 from tpy.testing.trio_clock import TrioClock
 
 from .harness import PATH, Client, Held, echo, echo_stream, in_memory, options
