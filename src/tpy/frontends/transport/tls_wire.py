@@ -36,6 +36,8 @@ class TlsWire(SocketWire):
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.certificate = self._tls.getpeercert
+        self._has_ended = False
+        """The client sends nothing more; without close_notify, perhaps."""
         self._unsent = b""
         """What is encrypted and not sent."""
         self._encrypted = 0
@@ -66,6 +68,8 @@ class TlsWire(SocketWire):
                 await self._turns.wait()
             with contextlib.suppress(BlockingIOError):
                 self._feed(self.raw.recv(_RECEIVE_BYTES))
+            if self._has_ended:
+                raise trio.BrokenResourceError("the client has left during the handshake")
 
     # Reading
 
@@ -112,7 +116,7 @@ class TlsWire(SocketWire):
         if data:
             self._incoming.write(data)
         else:
-            self._incoming.write_eof()
+            self._has_ended = True  # which OpenSSL is not told: it would refuse to send the answers that are owed
 
     def _hand_on(self) -> Demand:
         """Decrypt what was received, as long as the receiver takes it."""
@@ -126,8 +130,10 @@ class TlsWire(SocketWire):
                     data = b""
                     count = self._tls.read(len(buffer), buffer)
             except ssl.SSLWantReadError:
-                return self._answered()
-            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+                if not self._has_ended:
+                    return self._answered()
+                data, count = b"", 0
+            except ssl.SSLZeroReturnError:
                 data, count = b"", 0
             except ssl.SSLError as error:
                 with contextlib.suppress(OSError):
@@ -140,7 +146,7 @@ class TlsWire(SocketWire):
                 return Demand.PAUSE
             if self._demand is not Demand.READ:
                 return self._demand
-            if not self._has_more:
+            if not (self._has_more or self._has_ended):
                 return self._answered()
         return Demand.PAUSE
 
