@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -24,10 +25,10 @@ from tests.e2e.repositories import ModelFolder
 from tpy.assembly import ServerOptions
 from tpy.clock import SystemClock
 from tpy.demand import Demand
-from tpy.embedded.engine_thread import EngineThread
 from tpy.embedded.hosted_engine import HostedEngine
 from tpy.errors import Internal, InvalidArgument, Unavailable
 from tpy.limits import LOOP_TURN_NS_MAX
+from tpy.messages import LoadRequest
 from tpy.reactor import reactor_of_run
 
 ROOT = Path(__file__).parents[2]
@@ -59,12 +60,11 @@ class Hosted(tpy.Server):
         super().__init__(repository, **options)
         self.loop = asyncio.get_running_loop()
 
-    def _open_engine(self, options: ServerOptions) -> EngineThread:
-        return HostedEngine(options, self.loop)
+    engine: HostedEngine
 
-    @property
-    def engine(self) -> EngineThread:
-        return self._running
+    def _open_engine(self, options: ServerOptions) -> HostedEngine:
+        self.engine = HostedEngine(options, self.loop)
+        return self.engine
 
 
 @pytest.fixture
@@ -108,17 +108,13 @@ def test_everything_is_on_the_thread_of_the_loop(repository: Path) -> None:
         before = {thread.name for thread in threading.enumerate()}
         async with hosted(repository, "plain") as server:
             found: list[int] = []
-            done = asyncio.Event()
-            loop = asyncio.get_running_loop()
 
             def look() -> None:
                 found.append(threading.get_ident())
-                loop.call_soon_threadsafe(done.set)
 
             server.engine.enter(look)
             assert found == [threading.get_ident()], "at once"
-            await asyncio.to_thread(server.engine.enter, look)
-            await done.wait()
+            await asyncio.to_thread(server.engine.run, look)
             assert found == [threading.get_ident()] * 2
             assert "tpy-server" not in {thread.name for thread in threading.enumerate()} - before
 
@@ -217,6 +213,50 @@ async def main():
 server = asyncio.run(main())
 print("left")
 """
+
+
+def test_who_asks_when_the_loop_was_left_is_told(repository: Path) -> None:
+    async def start() -> Hosted:
+        server = Hosted(repository, load_model=["plain"])
+        await asyncio.to_thread(server.start)
+        return server
+
+    runner = asyncio.Runner()
+    server = runner.run(start())
+    for ask in (server.ready, server.index):
+        with pytest.raises(Unavailable, match="stopped"):
+            ask_in_a_thread(ask)
+    runner.run(asyncio.to_thread(server.stop))
+    runner.close()
+
+
+def ask_in_a_thread(ask: Callable[[], object]) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(ask).result(20)
+
+
+def test_tasks_of_the_loop_ask_without_a_thread(repository: Path) -> None:
+    async def main() -> None:
+        async with hosted(repository, "plain") as server:
+            before = threading.active_count()
+            models = server.engine.services.repository
+            answers = await asyncio.gather(*[server.engine.ask(models.index) for _ in range(20)])
+            assert [len(index) for index in answers] == [4] * 20
+            assert threading.active_count() == before
+            with pytest.raises(Internal, match="none"):
+                await server.engine.ask(lambda: models.load(LoadRequest(model_name="none", config_json=None, files={})))
+            asking = asyncio.create_task(server.engine.ask(trio.sleep_forever))
+            await asyncio.sleep(0.01)
+            asking.cancel()
+            engine = server.engine
+            waiting = asyncio.create_task(engine.ask(trio.sleep_forever))
+            await asyncio.sleep(0.01)
+        with pytest.raises(Unavailable, match="stopping"):
+            await waiting
+        with pytest.raises(Unavailable, match="stopped"):
+            await engine.ask(models.index)
+
+    on_asyncio(main)
 
 
 def test_a_process_that_has_left_the_loop_ends(repository: Path) -> None:

@@ -24,6 +24,9 @@ from tpy_data.gpus import GpuInventory
 
 _T = TypeVar("_T")
 
+RUN_CHECK_S = 0.1
+"""How often who waits for a run looks whether it is still there."""
+
 _process = object()
 """Stands for this process: another object in one that was forked. `os.getpid` takes longer than a hundredth of a call."""
 
@@ -166,12 +169,30 @@ class EngineThread:
         self.require_other_thread()
         done: queue.SimpleQueue[outcome.Outcome[_T]] = queue.SimpleQueue()
         self.enter(lambda: done.put(outcome.capture(function)))
-        return self._unwrapped(done.get())
+        return self._unwrapped(self._wait(done))
 
     def run_async(self, function: Callable[[], Awaitable[_T]]) -> _T:
         """Returns what the coroutine function does on the server's thread; waits for it."""
         self.require_other_thread()
         done: queue.SimpleQueue[outcome.Outcome[_T]] = queue.SimpleQueue()
+        self._begin_async(function, done.put)
+        return self._unwrapped(self._wait(done))
+
+    def _wait(self, done: queue.SimpleQueue[outcome.Outcome[_T]]) -> outcome.Outcome[_T]:
+        """What the server's thread puts there. Raises Unavailable when the run has ended without."""
+        while True:
+            is_running = self._is_running()
+            try:
+                return done.get(timeout=RUN_CHECK_S)
+            except queue.Empty:
+                if not is_running:
+                    raise Unavailable("the server has stopped") from None
+
+    def _is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def _begin_async(self, function: Callable[[], Awaitable[_T]], done: Callable[[outcome.Outcome[_T]], object]) -> None:
+        """Call the coroutine function in a task of the server; `done` gets what it returns or raises, on the server's thread."""
         stopping: outcome.Outcome[_T] = outcome.Error(Unavailable("the server is stopping"))
 
         async def call() -> None:
@@ -181,16 +202,15 @@ class EngineThread:
             except Exception as error:
                 result = outcome.Error(error)
             finally:
-                done.put(result)
+                done(result)
 
         def begin() -> None:
             try:
                 trio.lowlevel.spawn_system_task(call)
             except RuntimeError:  # no new tasks: the run is over but for what was asked before
-                done.put(stopping)
+                done(stopping)
 
         self.enter(begin)
-        return self._unwrapped(done.get())
 
     def _unwrapped(self, found: outcome.Outcome[_T]) -> _T:
         try:

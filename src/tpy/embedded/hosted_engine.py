@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -15,13 +15,11 @@ import trio
 
 from tpy.assembly import Outcome, ServerOptions
 from tpy.cli.serve import visible_gpus
-from tpy.embedded.engine_thread import EngineThread
+from tpy.embedded.engine_thread import RUN_CHECK_S, EngineThread
 from tpy.errors import Unavailable
 from tpy.reactor import reactor_of_run
 
 _T = TypeVar("_T")
-
-_LOOP_CHECK_S = 0.1
 
 
 class HostedEngine(EngineThread):
@@ -65,8 +63,11 @@ class HostedEngine(EngineThread):
         self._is_over.set()
 
     def _join(self) -> None:
-        while not self._is_over.wait(_LOOP_CHECK_S) and self._loop.is_running():  # the process may have left it already
-            pass
+        while self._is_running():
+            self._is_over.wait(RUN_CHECK_S)
+
+    def _is_running(self) -> bool:
+        return not self._is_over.is_set() and self._loop.is_running()  # which the process may have left
 
     def enter(self, call: Callable[[], None]) -> None:
         """As that of any engine; on the loop itself at once, in no context: what a task of the loop has in its own, as Serve has
@@ -90,6 +91,18 @@ class HostedEngine(EngineThread):
         done: list[outcome.Outcome[_T]] = []
         self.enter(lambda: done.append(outcome.capture(function)))
         return self._unwrapped(done[0])
+
+    async def ask(self, function: Callable[[], Awaitable[_T]]) -> _T:
+        """Returns what the coroutine function does in a task of the server, for a task of the loop. It goes on when that is
+        cancelled."""
+        answer: asyncio.Future[outcome.Outcome[_T]] = self._loop.create_future()
+
+        def done(found: outcome.Outcome[_T]) -> None:
+            if not answer.done():
+                answer.set_result(found)
+
+        self._begin_async(function, done)
+        return self._unwrapped(await answer)
 
     def _stop_at_exit(self) -> None:
         if threading.current_thread() is not self._thread:  # else the process has left the loop, and nothing can be waited for

@@ -19,7 +19,6 @@ from ray import serve
 from tpy.assembly import ServerOptions
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.clock import Clock, SystemClock
-from tpy.embedded.engine_thread import EngineThread
 from tpy.embedded.hosted_engine import HostedEngine
 from tpy.embedded.model import RequestOptions
 from tpy.embedded.server import Server
@@ -43,21 +42,19 @@ T = TypeVar("T")
 
 
 class _Server(Server):
-    """A server whose frontends are not at ports; `frontends` has their options. `view` has the repositories of one that calls
-    other applications' models, and goes with it."""
+    """A server whose frontends are not at ports. `frontends` has their options; `view` the repositories of one that calls other
+    applications' models, and goes with it; `engine` is it as it runs."""
 
     frontends: Mapping[str, object]
     view: TemporaryDirectory[str]
     loop: asyncio.AbstractEventLoop
 
-    def _open_engine(self, options: ServerOptions) -> EngineThread:
-        self.frontends = options.frontends
-        return HostedEngine(msgspec.structs.replace(options, frontends={}, frontend_processes=0), self.loop)
+    engine: HostedEngine
 
-    @property
-    def running(self) -> EngineThread:
-        """It, as it runs."""
-        return self._running
+    def _open_engine(self, options: ServerOptions) -> HostedEngine:
+        self.frontends = options.frontends
+        self.engine = HostedEngine(msgspec.structs.replace(options, frontends={}, frontend_processes=0), self.loop)
+        return self.engine
 
 
 class Replica:
@@ -68,7 +65,7 @@ class Replica:
         self._loop = asyncio.get_running_loop()
         # In a thread: models that are warmed up call other applications' models, through this loop.
         self._server = await asyncio.to_thread(start, arguments, context.replica_tag, self._loop)
-        self._engine = self._server.running
+        self._engine = self._server.engine
         self._model = arguments.model
         self._replicas = Replicas(context.replica_tag, arguments.applications, self._perform)
         self._nursery_closed = trio.Event()
@@ -211,7 +208,7 @@ class Replica:
         return "" if metrics is None else (await self._on_server(metrics.page)).decode()
 
     async def _on_server(self, function: Callable[[], Awaitable[T]]) -> T:
-        return await asyncio.to_thread(self._engine.run_async, function)
+        return await self._engine.ask(function)
 
 
 def _unary_method(path: str) -> Callable[..., Awaitable[Reply]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+from typing import cast
 
 import trio
 
@@ -128,7 +129,7 @@ class TlsWire(SocketWire):
                     count = len(data)
                 else:
                     data = b""
-                    count = self._tls.read(len(buffer), buffer)
+                    count = cast(int, self._tls.read(len(buffer), buffer))  # its number, which typeshed does not know
             except ssl.SSLWantReadError:
                 if not self._has_ended:
                     return self._answered()
