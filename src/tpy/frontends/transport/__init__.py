@@ -2,7 +2,7 @@
 
 It moves bytes and knows no protocol. Read in this order: serving.py (a port from its first connection to its last), wire.py and
 receiver.py (the bytes of one connection, and who takes them; `tpy.reactor` reads all that have something to read); below them
-listening.py (addresses), accepting.py (the accept loop), tls.py and streams.py (imported for ports that speak TLS), turns.py.
+listening.py (addresses), accepting.py (the accept loop), tls.py and tls_wire.py (imported for ports that speak TLS), turns.py.
 
 A protocol has a `Port`, and a coroutine that serves one wire of it.
 """
