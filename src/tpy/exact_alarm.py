@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import trio
 
@@ -37,26 +38,20 @@ class ExactAlarm:
 
     async def run(self) -> None:
         """Call until cancelled. Raises what `ring` raises."""
-        if not isinstance(self._clock, SystemClock):
-            await self._ring_by_alarm()
-            return
-        reactor = reactor_of_run(self._clock)
-        with reactor.running(), self._scope:
+        reactor = reactor_of_run(self._clock) if isinstance(self._clock, SystemClock) else None
+        with nullcontext() if reactor is None else reactor.running(), self._scope:
             self._reactor = reactor
             try:
-                await self._ring_by_alarm()
+                while True:
+                    self._ring(await self._alarm.wait())
             finally:
                 self._reactor = None
-                if self._timer is not None:
+                if reactor is not None and self._timer is not None:
                     reactor.discard(self)
                     self._timer.close()
                     self._timer = None
         if self._bug is not None:
             raise self._bug
-
-    async def _ring_by_alarm(self) -> None:
-        while True:
-            self._ring(await self._alarm.wait())
 
     def bring_forward(self, deadline_ns: int) -> None:
         """Ring at `deadline_ns` at the latest."""
@@ -72,14 +67,14 @@ class ExactAlarm:
         if self._reactor is None or deadline_ns - self._clock.now_ns() > EXACT_DEADLINE_NS_MAX:
             return None
         self._timer = KernelTimer.open()
-        if self._timer is not None:
-            try:
-                self._reactor.add(self)
-            except OSError:  # no memory, or too many are watched
-                self._timer.close()
-                self._timer = None
         if self._timer is None:
             self._reactor = None  # one try
+            return None
+        try:
+            self._reactor.add(self)
+        except OSError:  # no memory, or too many are watched
+            self._timer.close()
+            self._timer = self._reactor = None
         return self._timer
 
     # Polled
@@ -96,9 +91,7 @@ class ExactAlarm:
             self._ring(now_ns if deadline_ns is None else max(now_ns, deadline_ns))
         return Demand.READ
 
-    def proceed(self) -> Demand:
-        """As `receive`."""
-        return self.receive()
+    proceed = receive
 
     def end(self, error: BaseException | None = None) -> None:
         """The core failed."""

@@ -12,8 +12,8 @@ import pytest
 
 from tests.backends import onnx_models
 
-LINES_MAX = 47_364
-"""Of ours, in the modules of a server with one ONNX model: a third of 142,092. It may fall."""
+LINES_MAX = 47_409
+"""Of ours, in the modules of a server with one ONNX model: a third of 142,227. It may fall."""
 
 CPU_S_MAX = 1.0
 """CPU time of such a server until its ports are open: three times what was measured. Machines differ by a factor of two."""
@@ -62,6 +62,7 @@ NOT_NEEDED = (
     "tpy.frontends.http.openapi",
     "tpy.frontends.http.quart_bridge",
     "tpy.frontends.transport.tls",
+    "tpy.frontends.transport.tls_wire",
     "tpy.recording",
     "tpy.telemetry.traces.tracer",
     "tpy_control.agents.lifecycles",

@@ -25,7 +25,7 @@ from tpy_data.gpus import GpuInventory
 _T = TypeVar("_T")
 
 RUN_CHECK_S = 0.1
-"""How often who waits for a run looks whether it is still there."""
+"""The time between two looks at whether the run that is waited for is still there."""
 
 _process = object()
 """Stands for this process: another object in one that was forked. `os.getpid` takes longer than a hundredth of a call."""
@@ -179,7 +179,7 @@ class EngineThread:
         return self._unwrapped(self._wait(done))
 
     def _wait(self, done: queue.SimpleQueue[outcome.Outcome[_T]]) -> outcome.Outcome[_T]:
-        """What the server's thread puts there. Raises Unavailable when the run has ended without."""
+        """Returns what the server's thread puts there. Raises Unavailable when the run has ended without."""
         while True:
             is_running = self._is_running()
             try:

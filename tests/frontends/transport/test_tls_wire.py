@@ -68,7 +68,7 @@ class Peer:
         self.flush()
 
     def receive(self) -> bytes:
-        """What has arrived; then b"" at the end."""
+        """Returns what has arrived, then b"" at the end."""
         self.feed()
         found = b""
         while True:
@@ -215,7 +215,7 @@ async def test_who_goes_on_is_called_in_later_turns() -> None:
 
 
 async def test_a_client_that_takes_nothing_gets_every_byte_once() -> None:
-    """What is encrypted and does not fit is not encrypted again."""
+    """Bytes that are encrypted and do not fit are not encrypted again."""
     content = b"".join(b"%07d " % number for number in range(200_000))
     async with connected() as ends:
         pieces: Pieces = [content[:100], memoryview(content)[100:]]

@@ -17,10 +17,10 @@ from tpy.sending import Pieces, first_bytes
 from tpy.units import KIB
 
 _RECEIVE_BYTES = 64 * KIB
-"""What is decrypted in one turn of the loop."""
+"""Bytes that are decrypted in one turn of the loop."""
 
 _ENCRYPTED_BYTES_MAX = 64 * KIB
-"""What is encrypted in one; and a writer's time-out is for these."""
+"""Bytes that are encrypted in one; and a writer's time-out is for these."""
 
 _UNSENT_BYTES_MAX = 4 * _ENCRYPTED_BYTES_MAX
 """Encrypted bytes that the client has not taken. Beyond a writer's part they are answers to what it asks of TLS itself."""
@@ -40,15 +40,15 @@ class TlsWire(SocketWire):
         self._has_ended = False
         """The client sends nothing more; without close_notify, perhaps."""
         self._unsent = b""
-        """What is encrypted and not sent."""
+        """Encrypted, and not sent."""
         self._encrypted = 0
         """The bytes of a writer in it."""
         self._demand = Demand.READ
-        """What the receiver said last."""
+        """The last answer of the receiver."""
 
     @property
     def protocol(self) -> str | None:
-        """What both sides agreed on (ALPN)."""
+        """The protocol that both sides agreed on (ALPN), if any."""
         return self._tls.selected_alpn_protocol()
 
     async def handshake(self) -> None:
@@ -152,7 +152,7 @@ class TlsWire(SocketWire):
         return Demand.PAUSE
 
     def _answered(self) -> Demand:
-        """What TLS itself answers is sent."""
+        """Send what TLS itself answers."""
         if self._outgoing.pending:
             try:
                 self._flush()
