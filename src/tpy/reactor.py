@@ -177,9 +177,8 @@ class Reactor(trio.abc.Instrument):
     def continue_soon(self, polled: Polled) -> None:
         """Read it from now on, and have it proceed: it has received what the kernel does not tell of any more."""
         self.add(polled)
-        if not polled.is_continuing:
-            self._note(polled, Demand.CONTINUE)
-            self._ring()
+        self._note(polled, Demand.CONTINUE)
+        self._ring()
 
     def discard(self, polled: Polled) -> None:
         """Read it no more; to be called before it is closed. Idempotent."""
@@ -331,8 +330,9 @@ class Reactor(trio.abc.Instrument):
 
     def _note(self, polled: Polled, demand: Demand) -> None:
         if demand is Demand.CONTINUE:
-            polled.is_continuing = True
-            self._continuing.append(polled)
+            if not polled.is_continuing:
+                polled.is_continuing = True
+                self._continuing.append(polled)
         elif demand is Demand.PAUSE:
             self.discard(polled)
 

@@ -13,7 +13,9 @@ import pytest
 import trio
 import trio.testing
 
-from tpy.frontends.transport import SocketWire
+from tests.unit.reactor.doubles import IoWaits
+from tpy.clock import SystemClock
+from tpy.frontends.transport import Ends, ListenOptions, Port, SocketWire, Wire, serve_port
 from tpy.frontends.transport.accepting import ConnectionListener
 from tpy.frontends.transport.listening import listen
 from tpy.reactor import Reactor, reactor_of_run
@@ -121,6 +123,32 @@ async def test_connections_that_come_together_are_accepted_in_one_turn_of_the_lo
         for wire in wires:
             await wire.aclose()
         await listener.aclose()
+
+
+@pytest.mark.parametrize("shares", [False, True])
+async def test_a_port_whose_socket_was_there_before_accepts_many_at_once_unless_processes_share_it(shares: bool) -> None:
+    """The ports of every server are opened before its models are loaded."""
+    port, turns, stop = Port(ListenOptions(), SystemClock(), name="HTTP"), IoWaits(), trio.Event()
+    begun: list[int] = []
+
+    async def serve(wire: Wire, ends: Ends) -> None:
+        begun.append(turns.count)
+        await wire.aclose()
+
+    [listening] = await listen("127.0.0.1", 0, reuse_port=False)
+    port.turns.reactor.shares_descriptors = shares
+    with contextlib.ExitStack() as clients:
+        for _ in range(10):
+            clients.enter_context(socket.create_connection(listening.getsockname()))
+        trio.lowlevel.add_instrument(turns)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(serve_port, port, serve, stop=stop, inherited=[listening]))
+            with trio.fail_after(10):
+                while len(begun) < 10:
+                    await trio.lowlevel.checkpoint()
+            stop.set()
+        trio.lowlevel.remove_instrument(turns)
+    assert len(set(begun)) == (10 if shares else 1)
 
 
 async def test_accepted_connections_that_nobody_took_are_closed_with_the_listener(reactor: Reactor) -> None:

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from tests.frontends.transport.receivers import Recorder, Turning, settle
+from tests.unit.reactor.doubles import IoWaits
 from tpy.clock import SystemClock
 from tpy.frontends.transport import GONE, Demand, LoopTurns, SocketWire, TlsOptions
 from tpy.frontends.transport.tls import tls_context
@@ -196,6 +197,42 @@ async def test_who_paused_is_asked_anew_when_it_is_read_again() -> None:
         receiver = Recorder()
         await ends.begin(receiver)
         assert (paused.received, receiver.received) == ([b"1234"], [b"5678"])
+
+
+async def test_who_pauses_before_its_next_turn_gets_nothing_more() -> None:
+    async with connected() as ends:
+        receiver = Recorder(lambda data: Demand.PAUSE)
+        await ends.begin(receiver)
+        ends.peer.send(b"1", b"2", b"3", b"4")
+        await settle()
+        ends.wire.resume()  # it would go on with the next turn
+        ends.wire.stop_reading()
+        with trio.move_on_after(0.01):
+            await ends.wire.read(receiver)
+        assert receiver.received == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("count", [5, 500])
+async def test_small_records_leave_turns_to_others(count: int) -> None:
+    clock = Turning()
+    turns: list[int] = []
+
+    def work(data: bytes) -> Demand:
+        turns.append(waits.count)
+        clock.ns += LOOP_TURN_NS_MAX + 1
+        return Demand.READ
+
+    waits = IoWaits()
+    async with connected(clock=clock) as ends:
+        receiver = Recorder(work)
+        await ends.begin(receiver)
+        trio.lowlevel.add_instrument(waits)
+        ends.peer.send(*[b"x"] * count)
+        while len(receiver.received) < count:
+            await trio.lowlevel.checkpoint()
+        trio.lowlevel.remove_instrument(waits)
+    assert b"".join(receiver.received) == b"x" * count
+    assert len(set(turns)) >= count - 1  # the first turn also goes on with the first one
 
 
 async def test_who_goes_on_is_called_in_later_turns() -> None:

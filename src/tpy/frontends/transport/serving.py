@@ -137,7 +137,7 @@ async def serve_port(
     sockets = inherited or await listen(options.address, options.port, reuse_port=options.reuse_port)
     address = address_of(sockets[0])
     connected = partial(SocketWire, reactor=port.turns.reactor)
-    at_once = 1 if inherited else ACCEPTED_CONNECTIONS_MAX  # sockets that processes share: each is to get its part
+    at_once = 1 if port.turns.reactor.shares_descriptors else ACCEPTED_CONNECTIONS_MAX  # each process is to get its part
     try:
         async with port.turns.watched(), trio.open_nursery() as watching:
             async with trio.open_nursery() as connections:
