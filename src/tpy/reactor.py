@@ -109,6 +109,7 @@ class Reactor(trio.abc.Instrument):
         """Of what the kernel said last, what there was no time for."""
         self._continuing: deque[Polled] = deque()
         self._calls: deque[Callable[[], object]] = deque()
+        self._is_in_turn = False
         self._is_scheduled = False
         """A task can run."""
         self.shares_descriptors = False
@@ -198,6 +199,23 @@ class Reactor(trio.abc.Instrument):
         if not self._users:  # it may have stopped meanwhile
             self._token.run_sync_soon(self._call_next)
 
+    def after_turn(self, call: Callable[[], object]) -> None:
+        """Call this when all that is ready in this turn was read: now, if that is so, and soon outside of a turn. On the Trio
+        thread."""
+        if not self._is_in_turn:
+            self.run_sync_soon(call)
+        elif self._ready or self._calls or self._continuing:
+            self._calls.append(call)
+        else:
+            call()
+
+    @property
+    def has_more(self) -> bool:
+        """True if there is more to do, or to read, or one cannot know."""
+        if not self._users or self.host is not None:
+            return True
+        return bool(self._ready or self._calls or self._continuing or self._epoll.poll(0, 1))
+
     def _call_next(self) -> None:
         if self._calls:  # else its turn came in another way
             self._calls.popleft()()
@@ -277,6 +295,7 @@ class Reactor(trio.abc.Instrument):
         for guard in GUARDS:
             guard.before_turn()
         ready, polled, is_trios = self._ready, self.polled, False
+        self._is_in_turn = True
         for descriptor, _ in events:
             if descriptor == self._trios_epoll:
                 is_trios = True
@@ -303,6 +322,9 @@ class Reactor(trio.abc.Instrument):
                     break
         if not ready and self._continuing:  # what is ready comes first
             self._proceed()
+        while self._calls and not self.is_long:
+            self._calls.popleft()()
+        self._is_in_turn = False
         for guard in GUARDS:
             guard.after_turn()
         return is_trios

@@ -40,7 +40,6 @@ from tpy.units import NS_PER_S
 from tpy_data.cache.options import CacheOptions
 from tpy_data.engine.caching.cache_access import open_cache
 from tpy_data.engine.calls.model_calls import EngineCalls
-from tpy_data.engine.channels.loop_rule import SoleRequests
 from tpy_data.engine.explanation.core.recent import recent_activity
 from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.engine.loading.loaded_version import Backends, Loader
@@ -355,7 +354,6 @@ async def open_data_plane(
         writer=writer,
         clock=clock,
         deliveries=Deliveries(),
-        sole=SoleRequests(),
         load_retries=options.load_retries,
         request_timeout=options.request_timeout,
         cache=open_cache(options.cache, executor, clock, metrics),

@@ -251,15 +251,21 @@ after which the next may be on the loop: a tenth of LOOP_TURN_NS_MAX."""
 LOOP_EXECUTION_INPUT_BYTES_MAX: Final = 64 * KIB
 """Larger inputs go to the instance's thread: the same bound as for what the loop itself copies to a worker."""
 
+LOOP_EXECUTION_NS_MAX: Final = 100_000
+"""Executions that take longer are left to the thread when others come meanwhile: about as long as handing over takes."""
+
+LOOP_EXECUTION_LATE_MAX: Final = 8
+"""Executions on the loop for which others had to wait, less those for which nobody had, before the next ones are left to it."""
+
+LOOP_EXECUTION_PAUSE: Final = 512
+"""The number of those, before some are tried on the loop: a few in a hundred."""
+
 LOOP_EXECUTION_STREAK_MIN: Final = 16
 """Executions in a row that must have been quick before one is on the loop."""
 
 LOOP_EXECUTION_STREAK_MAX: Final = 65_536
 """The same after executions that held the loop up, each of which makes it eight times as many: whoever can make a model slow by
 the values of its inputs can do it once in this many requests."""
-
-LOOP_EXECUTION_THREAD_EVERY: Final = 64
-"""One in this many executions is in the thread, where others can come meanwhile: they are noticed after some milliseconds."""
 
 QUICK_SHARE_NS_MIN: Final = 250_000
 """An instance of a quick model gets at least as many of the waiting batches as take so long, even if its share of them is less:

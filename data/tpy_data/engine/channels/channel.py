@@ -80,7 +80,8 @@ class ThreadChannel:
 
     Handing over costs more than executing a tiny request, so a quick batch with others behind it is reported together with the
     next ones. Both threads take batches from `waiting`, the instance's from the front, Trio's from the back: a deque's
-    operations are atomic, so each is taken once. With `on_loop`, batches that it chooses are executed on the Trio thread.
+    operations are atomic, so each is taken once. With `on_loop`, batches that it allows are executed on the Trio thread, those of
+    one turn of the loop together.
     """
 
     def __init__(self, instance: ModelInstance, worker: Worker, clock: Clock, *, on_loop: LoopRule | None = None) -> None:
@@ -95,7 +96,8 @@ class ThreadChannel:
         self._is_reporting = False
         self._rule = ReportRule()
         self._on_loop = on_loop
-        self._held = 0  # batches that were given to the thread, and are neither reported nor revoked
+        self._here: deque[Batch] = deque()  # to be executed on the Trio thread
+        self._held = 0  # batches that were given to the instance's, and are neither reported nor revoked
         self._has_failed = False
         self._failure: str | None = None  # that was not reported yet
         self._is_active = False  # whether a job is with the thread that will look at `waiting` once more
@@ -109,33 +111,53 @@ class ThreadChannel:
 
     def give(self, batches: Sequence[Batch]) -> None:
         """As `InstanceChannel.give`."""
-        if self._on_loop is not None and not self._has_failed and self._on_loop.chooses(batches):
-            self._execute_here(batches[0], self._on_loop)
-            return
-        self._hold(len(batches))
-        self.waiting.extend(batches)
+        rule = self._on_loop
+        self._here.extend(batches)
+        if rule is None or self._held or self._has_failed or not rule.allows(batches):
+            self._leave_to_thread()
+        elif len(self._here) == len(batches):  # else it was said for those before
+            rule.turns.after_turn(self._execute_here)
+
+    def _leave_to_thread(self) -> None:
+        """Give the thread what was to be executed here."""
+        self._held += len(self._here)
+        self.waiting.extend(self._here)
+        self._here.clear()
         if not self._is_active:
             self._is_active = True
             self._worker.put(BatchJob(self))
 
-    def _execute_here(self, batch: Batch, rule: LoopRule) -> None:
-        """Execute it on the Trio thread, and report it. The thread has nothing: it may still look for more, but executes none."""
-        batch.begin(self._clock.now_ns())
-        batch.execute(self._instance, self._clock, self._takes)
-        rule.executed(batch, on_loop=True)
-        self._has_failed = batch.failure is not None
-        if batch.is_started:
-            self._report([batch], batch.failure)
-        else:
-            self._hold(1)
-            self.waiting.append(batch)
-            self._report([], batch.failure)
+    def _execute_here(self) -> None:
+        """Execute on the Trio thread, and report, what there is time for in this turn. The instance's thread has nothing: it may
+        still look for more, but executes none."""
+        rule, over = self._on_loop, list[Batch]()
+        while self._here and rule is not None and not self._has_failed and not rule.turns.is_long:
+            batch = self._here.popleft()
+            self._begin(batch)
+            self._execute(batch)
+            rule.executed(batch, on_loop=True, waiting=len(self._here))
+            if batch.is_started:
+                over.append(batch)
+            else:
+                self._here.appendleft(batch)
+            if batch.failure is not None:
+                self._has_failed = True
+                self._report(over, batch.failure)
+                return
+        if self._here:
+            self._leave_to_thread()
+        if over:
+            self._report(over, None)
 
-    def _hold(self, count: int) -> None:
-        """The thread has this many batches more."""
-        self._held += count
-        if self._on_loop is not None:
-            self._on_loop.sole.with_threads += count
+    def _begin(self, batch: Batch) -> None:
+        batch.is_executed = not batch.is_abandoned
+        batch.begin(self._clock.now_ns())
+
+    def _execute(self, batch: Batch) -> None:
+        if batch.is_executed:
+            batch.execute(self._instance, self._clock, self._takes)
+        else:
+            batch.times.end_ns = batch.times.start_ns
 
     def revoke(self) -> Sequence[Batch]:
         """As `InstanceChannel.revoke`."""
@@ -145,15 +167,17 @@ class ThreadChannel:
             while True:
                 batches.append(self.waiting.pop())
         except IndexError:
-            self._hold(-len(batches))
+            self._held -= len(batches)
             batches.reverse()
+            batches += self._here
+            self._here.clear()
             return batches
 
     def close(self) -> None:
         """As `InstanceChannel.close`: what was given is with the thread, in which the instance may be closed now."""
-        if self._on_loop is not None:
-            self._on_loop.sole.with_threads -= self._held
-            self._on_loop = None
+        self._on_loop = None
+        if self._here:
+            self._leave_to_thread()
 
     # The job that the worker gets.
 
@@ -164,18 +188,14 @@ class ThreadChannel:
         except IndexError:
             batch = self._current = None
         if batch is not None:
-            batch.is_executed = not batch.is_abandoned
-            batch.begin(self._clock.now_ns())
+            self._begin(batch)
 
     def execute(self) -> bool:
         """In the thread: execute it. Returns whether to report."""
         batch, self._current = self._current, None
         if batch is None:
             return self._begin_report() if self._finished else False
-        if batch.is_executed:
-            batch.execute(self._instance, self._clock, self._takes)
-        else:
-            batch.times.end_ns = batch.times.start_ns
+        self._execute(batch)
         if batch.is_started:
             self._finished.append(batch)
         else:
@@ -206,7 +226,7 @@ class ThreadChannel:
         batches = []
         while self._finished:
             batches.append(self._finished.popleft())
-        self._hold(-len(batches))
+        self._held -= len(batches)
         if self._on_loop is not None:
             for batch in batches:
                 self._on_loop.executed(batch, on_loop=False)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import gt
+from typing import Protocol
 
 from tpy.limits import (
     LOOP_EXECUTION_INPUT_BYTES_MAX,
+    LOOP_EXECUTION_LATE_MAX,
+    LOOP_EXECUTION_NS_MAX,
+    LOOP_EXECUTION_PAUSE,
     LOOP_EXECUTION_STREAK_MAX,
     LOOP_EXECUTION_STREAK_MIN,
-    LOOP_EXECUTION_THREAD_EVERY,
     LOOP_TURN_NS_MAX,
     QUICK_BATCHES_NS_MAX,
 )
@@ -18,82 +21,97 @@ from tpy_data.engine.requests.batch import Batch
 from tpy_data.engine.requests.ticket import RequestTicket
 
 
-class SoleRequests:
-    """Counts requests that come one at a time, to all instances of a data plane that have a LoopRule. On the Trio thread."""
+class Turns(Protocol):
+    """The turns of the loop (`Reactor`)."""
 
-    __slots__ = ("arriving", "in_row", "with_threads")
+    @property
+    def is_long(self) -> bool:
+        """True if this turn has taken long already."""
+        ...
 
-    def __init__(self) -> None:
-        self.arriving = False  # a request is being submitted to a version none of whose instances holds anything
-        self.in_row = 0  # sole requests in a row: each arrived while no thread had a batch
-        self.with_threads = 0  # batches that were given to threads of such instances, and are neither reported nor revoked
+    @property
+    def has_more(self) -> bool:
+        """True if there is more to do, or to read, or one cannot know."""
+        ...
+
+    def after_turn(self, call: Callable[[], object]) -> None:
+        """Call this when all that is ready in this turn was read."""
+        ...
 
 
 class LoopRule:
     """Of one instance and its replacements, whose `execute` may be called on any thread. On the Trio thread.
 
-    Handing a batch to a thread and back wakes two threads, which costs more than a small model takes. It pays when requests come
-    while another one is executed: they are read, given and answered together, and executed beside each other. So a batch is
-    executed on the loop only if
-
-    - it is a sole request that has just arrived, and so were the last ones. One in LOOP_EXECUTION_THREAD_EVERY is given to the
-      thread all the same, as others that come meanwhile can be noticed only there;
-    - the instance's last ones were quick, and its inputs are no larger than theirs in any dimension. After one that held the loop
-      up more must have been, until none has for a while.
+    Handing a batch to a thread and back wakes two threads, which then contend for the interpreter. That costs more than a small
+    model takes, however many requests there are. So a batch is executed on the loop if the instance's last ones were quick, and
+    it is no larger than they were: not in the number of its requests, nor in any dimension of an input. When most on the loop
+    took longer than a hand-over costs, and others came meanwhile, the next ones are left to the thread; after one that held the
+    loop up, more of them.
 
     It holds the loop up no longer than the model has taken lately, unless its time depends on the values of its inputs
-    ([decision](../../../../docs/adr/0059-quick-batches-on-the-loop.md)).
+    ([decision](../../../../docs/adr/0063-quick-batches-at-the-end-of-a-turn.md)).
     """
 
-    __slots__ = ("_bytes_max", "_calm", "_quick", "_shapes", "_streak", "sole")
+    __slots__ = ("_bytes_max", "_calm", "_late", "_quick", "_requests_max", "_shapes", "_streak", "turns")
 
-    def __init__(self, sole: SoleRequests) -> None:
-        self.sole = sole
-        self._quick = 0  # sole requests in a row that were executed quickly
-        self._shapes: dict[str, tuple[int, ...]] = {}  # of these, by input, the greatest extent in each dimension
-        self._bytes_max = 0  # and their greatest sum of bytes
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self._quick = 0  # in a row; below 0: so many more are left to the thread
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of their requests, by input, the greatest extent in each dimension
+        self._bytes_max = 0  # of their requests, the greatest sum of bytes
+        self._requests_max = 0
         self._streak = LOOP_EXECUTION_STREAK_MIN  # the number of quick ones that there must have been
-        self._calm = 0  # quick ones on the loop since one held it up
+        self._late = 0  # executions on the loop for which others had to wait, less those for which nobody had
+        self._calm = 0  # executions on the loop since the streak became longer
 
     def restarted(self) -> None:
         """Another instance takes the place of this one. What held the loop up is not forgotten."""
-        self._quick = self._bytes_max = 0
+        self._quick = self._bytes_max = self._requests_max = self._late = 0
         self._shapes.clear()
 
-    def chooses(self, batches: Sequence[Batch]) -> bool:
-        """Returns whether to execute these batches, which their instance is given now, on the loop: then there is one."""
-        sole = self.sole
-        if not sole.arriving or sole.with_threads or len(batches) > 1 or len(batches[0].tickets) > 1:
-            sole.in_row = 0
+    def allows(self, batches: Sequence[Batch]) -> bool:
+        """Returns whether these batches, which their instance is given now, are to be executed on the loop."""
+        if self._quick < self._streak:
             return False
-        sole.arriving = False
-        sole.in_row += 1
-        return (
-            self._quick >= self._streak
-            and sole.in_row >= LOOP_EXECUTION_STREAK_MIN
-            and sole.in_row % LOOP_EXECUTION_THREAD_EVERY != 0
-            and self._is_no_larger(batches[0].tickets[0])
-        )
+        for batch in batches:
+            if len(batch.tickets) > self._requests_max:
+                return False
+            for ticket in batch.tickets:
+                if not self._is_no_larger(ticket):
+                    return False
+        return True
 
-    def executed(self, batch: Batch, *, on_loop: bool) -> None:
-        """A batch is over."""
-        if len(batch.tickets) > 1 or not batch.is_executed:
+    def executed(self, batch: Batch, *, on_loop: bool, waiting: int = 0) -> None:
+        """A batch is over. `waiting`: others that are to be executed on the loop."""
+        if not batch.is_executed:
             return
-        if batch.took_ns > QUICK_BATCHES_NS_MAX:
-            self.restarted()
-            if on_loop and batch.took_ns > LOOP_TURN_NS_MAX:
+        took_ns = batch.took_ns
+        if on_loop:
+            is_late = took_ns > QUICK_BATCHES_NS_MAX or (took_ns > LOOP_EXECUTION_NS_MAX and (waiting or self.turns.has_more))
+            self._late = self._late + 1 if is_late else max(0, self._late - 1)
+            self._calm += 1
+            if took_ns > LOOP_TURN_NS_MAX:
+                self.restarted()
                 self._streak, self._calm = min(8 * self._streak, LOOP_EXECUTION_STREAK_MAX), 0
+                return
+            if self._late > LOOP_EXECUTION_LATE_MAX:
+                self.restarted()
+                self._quick = -LOOP_EXECUTION_PAUSE
+                return
+            if self._streak > LOOP_EXECUTION_STREAK_MIN and self._calm >= 8 * self._streak:
+                self._streak, self._calm = self._streak // 8, 0
+        if took_ns > QUICK_BATCHES_NS_MAX:
+            if not on_loop:
+                self.restarted()
         elif batch.results and batch.results[0].error is None:  # an error says nothing about what the model takes
             self._quick += 1
-            self._note(batch.tickets[0])
-            if on_loop and self._streak > LOOP_EXECUTION_STREAK_MIN:
-                self._calm += 1
-                if self._calm >= 8 * self._streak:
-                    self._streak, self._calm = self._streak // 8, 0
+            self._requests_max = max(self._requests_max, len(batch.tickets))
+            for ticket in batch.tickets:
+                self._note(ticket)
 
     def _is_no_larger(self, ticket: RequestTicket) -> bool:
         """Returns whether the inputs are in the host's memory, and no larger than the inputs of quick ones."""
-        if ticket.abandoned or (ticket.residency is not None and ticket.residency.inputs):
+        if ticket.residency is not None and ticket.residency.inputs:
             return False
         for name, tensor in ticket.inputs.items():
             known, shape = self._shapes.get(name), tensor.array.shape

@@ -29,8 +29,9 @@ from tpy.limits import (
     LONG_EXECUTION_S,
 )
 from tpy.messages import InstanceActivity, MemoryGrowth, MemoryUsage
+from tpy.reactor import reactor_of_run
 from tpy_data.engine.channels.channel import InstanceChannel, ThreadChannel
-from tpy_data.engine.channels.loop_rule import LoopRule, SoleRequests
+from tpy_data.engine.channels.loop_rule import LoopRule
 from tpy_data.engine.instances.gpu_limits import require_share
 from tpy_data.engine.instances.instance_activity import failed_instance, live_instance
 from tpy_data.engine.instances.restarts import RestartOptions, Restarts
@@ -57,7 +58,6 @@ class InstanceRecipe(NamedTuple):
     executor: Executor
     engine: VersionEngine
     meter: MemoryMeter
-    sole: SoleRequests
     gate: InstanceGate | None = None
     restarts: RestartOptions = RestartOptions()
     long_s: float = LONG_EXECUTION_S
@@ -236,15 +236,14 @@ class SupervisedInstance:
         return gate.enter(self._number, self.placed, ThreadChannel(instance, worker, clock))
 
     def _loop_rule(self, instance: object) -> LoopRule | None:
-        """For an instance whose thread is like any other. From then on the engine notes requests that come one at a time."""
+        """For an instance whose thread is like any other."""
         placement, engine = self.placed.placement, self._recipe.engine
         is_bound = placement.kind is not InstanceKind.KIND_CPU or placement.host or not engine.answers_once
         if is_bound or not isinstance(instance, AnyThreadInstance) or not instance.any_thread:
             return None
         if self._rule is None:
-            self._rule = LoopRule(self._recipe.sole)
+            self._rule = LoopRule(reactor_of_run())
         self._rule.restarted()
-        engine.sole = self._recipe.sole
         return self._rule
 
     async def _wait_failed(self) -> bool:

@@ -19,7 +19,6 @@ from tpy.messages import InstanceActivity, MemoryUsage, ModelCounters, ModelStat
 from tpy.state import UNLOADED, DesiredModel, DesiredVersion, ObservedKey, ObservedVersion, ObservedWriter
 from tpy.telemetry.latencies import LatencyOptions
 from tpy_data.engine.caching.cache_access import CacheAccess
-from tpy_data.engine.channels.loop_rule import SoleRequests
 from tpy_data.engine.instances.restarts import RestartOptions
 from tpy_data.engine.loading.loaded_version import Loader
 from tpy_data.engine.requests.latencies import VersionLatencies
@@ -47,10 +46,9 @@ REQUESTS_WAIT = "requests wait for an instance"
 class Shared(NamedTuple):
     """The parts of a data plane that all versions share. `loaders` run load and auto-complete, `unloaders` release: apart, so
     that loads that hang do not keep anything from being unloaded. A failed load is tried again `load_retries` times. `cache`
-    None: no answers are kept; `limiter` None: nothing is rate limited. In `deliveries` everything is answered, `sole` notes
-    whether requests come one at a time. `latencies` says which distributions of durations are kept. `make_runtime` makes the
-    runtimes of versions with instances where that is not VersionRuntime: under a memory budget. `make_copy` makes what requests
-    get, another one where there are tenants."""
+    None: no answers are kept; `limiter` None: nothing is rate limited. In `deliveries` everything is answered. `latencies`
+    says which distributions of durations are kept. `make_runtime` makes the runtimes of versions with instances where that is not
+    VersionRuntime: under a memory budget. `make_copy` makes what requests get, another one where there are tenants."""
 
     loader: Loader
     loaders: Worker
@@ -60,7 +58,6 @@ class Shared(NamedTuple):
     writer: ObservedWriter
     clock: Clock
     deliveries: Deliveries
-    sole: SoleRequests
     load_retries: int = 0
     request_timeout: RequestTimeout = RequestTimeout.QUEUE
     cache: CacheAccess | None = None

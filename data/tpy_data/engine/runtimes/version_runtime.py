@@ -186,7 +186,6 @@ class VersionRuntime(Runtime):
                 shared.executor,
                 executing,
                 shared.loader.meter,
-                shared.sole,
                 gate,
                 restarts=shared.restarts,
                 long_s=min(LONG_EXECUTION_S, not_ready_after_s(loaded.config)),

@@ -37,7 +37,6 @@ from tpy_data.schedulers.core import CoreSnapshot, LiveSequence, Outcome, Phase,
 from tpy_data.schedulers.driver import Performer, SchedulerDriver
 
 if TYPE_CHECKING:
-    from tpy_data.engine.channels.loop_rule import SoleRequests
     from tpy_data.engine.sequences.sequences import Sequences
 
 
@@ -125,7 +124,6 @@ class VersionEngine:
         self.is_engine = is_engine
         self.answers_once = sequences is None and not config.decoupled
         """True when each request is executed once, whatever was executed before, and is answered by that."""
-        self.sole: SoleRequests | None = None  # there where an instance may have batches executed on the loop
         self._outputs = OutputSelection(config)
         self._responder = Responder(config.name, version)
         self._driver = make_driver(core, clock, self)
@@ -162,10 +160,7 @@ class VersionEngine:
             ticket = self._make_ticket(request, inputs, batch_size=batch_size, signature=signature, sink=sink, owner=self)
             if self._decoupled is not None:
                 self._decoupled.begin(ticket)
-            if self.sole is None:
-                self._driver.submit(ticket)
-            else:
-                self._submit_noted(ticket, self.sole)
+            self._driver.submit(ticket)
         except (InvalidArgument, Refusal) as refusal:
             error = refused(refusal, request, self.statistics)
             if isinstance(refusal, (QueueFull, TooManyRequests)):
@@ -174,13 +169,6 @@ class VersionEngine:
         if sequences is not None:
             sequences.submitted(ticket, request)
         return ticket
-
-    def _submit_noted(self, ticket: RequestTicket, sole: SoleRequests) -> None:
-        sole.arriving = not self._holders
-        try:
-            self._driver.submit(ticket)
-        finally:
-            sole.arriving = False
 
     def cancel(self, ticket: RequestTicket) -> None:
         """Forget a request: its sink is not called again. No-op for one that was answered."""
