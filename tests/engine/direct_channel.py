@@ -67,18 +67,20 @@ class Direct:
         self.fails_at = ""
         self.fails_unbegun = False
         self.refuses = False
+        self.on_execute: Callable[[], object] = lambda: None
         self.reported: list[list[str]] = []
         self.failures: list[str] = []
         self.channel = ThreadChannel(self, self.worker, self.clock, on_loop=on_loop)
         self.channel.open(self.take_report)
 
     def execute(self, batch: ExecutionBatch) -> list[ExecutionResult]:
-        (sent,) = batch.requests
+        sent = batch.requests[0]
         self.executed.append(sent.id)
+        self.on_execute()
         self.clock.ns += self.took_ns.pop(0) if len(self.took_ns) > 1 else self.took_ns[0]
         if sent.id == self.fails_at:
             raise InstanceFailure("it died", begun=not self.fails_unbegun)
-        return [ExecutionResult(error=Internal("refused") if self.refuses else None)]
+        return [ExecutionResult(error=Internal("refused") if self.refuses else None)] * len(batch.requests)
 
     def close(self) -> None:
         pass

@@ -1,58 +1,75 @@
-"""Quick batches of sole requests are executed on the loop: when, and what becomes of them."""
+"""Quick batches are executed on the loop: when, and what becomes of them."""
 
 from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import trio
 
-from tests.engine.direct_channel import NO_INPUTS, Direct
+from tests.engine.direct_channel import Direct
 from tests.engine.ensembles import ensemble, step
 from tests.engine.fakes import Rig, ScriptedBackend, config, dynamic, identity, instances, request, rig, values
+from tpy import reactor
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
 from tpy.config.model_config import DynamicBatching
 from tpy.limits import (
     LOOP_EXECUTION_INPUT_BYTES_MAX,
+    LOOP_EXECUTION_LATE_MAX,
+    LOOP_EXECUTION_NS_MAX,
+    LOOP_EXECUTION_PAUSE,
     LOOP_EXECUTION_STREAK_MAX,
     LOOP_EXECUTION_STREAK_MIN,
-    LOOP_EXECUTION_THREAD_EVERY,
     LOOP_TURN_NS_MAX,
     QUICK_BATCHES_NS_MAX,
 )
 from tpy.messages import DataType, Tensor
 from tpy.units import NS_PER_S
 from tpy_data.engine.channels import loop_rule
-from tpy_data.engine.channels.channel import ThreadChannel
-from tpy_data.engine.channels.loop_rule import LoopRule, SoleRequests
+from tpy_data.engine.channels.loop_rule import LoopRule
 from tpy_data.engine.requests.batch import Batch
 from tpy_data.executors.executor import ThreadExecutor
 
 STREAK = LOOP_EXECUTION_STREAK_MIN
 
 
+class FakeTurns:
+    """The end of a turn comes when the test says so."""
+
+    def __init__(self) -> None:
+        self.is_long = False
+        self.has_more = False
+        self.calls: list[Callable[[], object]] = []
+
+    def after_turn(self, call: Callable[[], object]) -> None:
+        self.calls.append(call)
+
+    def end(self) -> None:
+        while self.calls:
+            self.calls.pop(0)()
+
+
 class OnLoop(Direct):
     """With a rule, one request at a time. `threads` has an L for each that was executed on the loop, else a T."""
 
     def __init__(self) -> None:
-        self.sole = SoleRequests()
-        super().__init__(LoopRule(self.sole))
+        self.turns = FakeTurns()
+        super().__init__(LoopRule(self.turns))
         self.threads = ""
-
-    def arrive(self, names: str, inputs: Mapping[str, Tensor] = NO_INPUTS) -> None:
-        """As the engine gives a request that arrives."""
-        self.sole.arriving = not self.worker.jobs
-        self.give(names, inputs)
-        self.sole.arriving = False
 
     def ask(self, *arrays: np.ndarray, datatype: DataType = DataType.FP32) -> None:
         """One request, up to its report."""
-        self.arrive("a", {name: Tensor(name, datatype, array) for name, array in zip(("A", "B"), arrays, strict=False)})
+        self.give("a", {name: Tensor(name, datatype, array) for name, array in zip(("A", "B"), arrays, strict=False)})
+        self.turns.end()
         self.threads += "T" if self.worker.jobs else "L"
+        self.work()
+
+    def work(self) -> None:
+        """What the thread has to do, up to its report."""
         while self.worker.jobs:
             self.worker.step()
         self.report()
@@ -62,21 +79,132 @@ class OnLoop(Direct):
             self.ask()
 
 
-def test_sole_quick_requests_are_executed_on_the_loop_but_for_one_in_many() -> None:
+def test_quick_requests_are_executed_on_the_loop() -> None:
     direct = OnLoop()
-    direct.ask_often(2 * LOOP_EXECUTION_THREAD_EVERY)
-    alike = "L" * (LOOP_EXECUTION_THREAD_EVERY - 1) + "T"
-    assert direct.threads == "T" * STREAK + alike[STREAK:] + alike
+    direct.ask_often(4 * STREAK)
+    assert direct.threads == "T" * STREAK + "L" * 3 * STREAK
     assert direct.reported == [["a"]] * len(direct.threads)
 
 
-@pytest.mark.parametrize("slow_ns", [QUICK_BATCHES_NS_MAX + 1, LOOP_TURN_NS_MAX])
-def test_after_a_slow_one_as_many_must_have_been_quick_as_before(slow_ns: int) -> None:
+def test_requests_of_one_turn_are_executed_and_reported_together() -> None:
     direct = OnLoop()
     direct.ask_often(STREAK)
-    direct.took_ns = [slow_ns, 1]
+    direct.reported.clear()
+    direct.give("b")
+    direct.give("cd")
+    assert direct.executed[-1] == "a"
+    assert len(direct.turns.calls) == 1
+    direct.turns.end()
+    assert direct.reported == [["b", "c", "d"]]
+
+
+def test_what_there_is_no_time_for_in_this_turn_goes_to_the_thread() -> None:
+    direct = OnLoop()
+    direct.ask_often(STREAK)
+    direct.reported.clear()
+    direct.give("bcd")
+    executed = len(direct.executed)
+    direct.on_execute = lambda: setattr(direct.turns, "is_long", len(direct.executed) > executed + 1)
+    direct.turns.end()
+    assert direct.reported == [["b", "c"]]
+    direct.give("e")
+    direct.turns.end()
+    direct.work()
+    assert [name for names in direct.reported for name in names] == list("bcde")
+    assert len(direct.channel.revoke()) == 0
+
+
+def test_what_the_loop_has_not_begun_can_be_taken_back() -> None:
+    direct = OnLoop()
+    direct.ask_often(STREAK)
+    direct.give("bc")
+    assert [batch.tickets[0].id for batch in direct.channel.revoke()] == ["b", "c"]
+    direct.turns.end()
+    assert direct.executed[-1] == "a"
+    direct.ask()
+    assert direct.threads[-1] == "L"
+
+
+def test_while_the_thread_has_some_nothing_is_executed_beside_it() -> None:
+    direct = OnLoop()
+    direct.ask_often(STREAK)
+    direct.give("b")
+    direct.give("c", {"A": Tensor("A", DataType.FP32, np.zeros(1, np.float32))})  # unknown: both are left to the thread
+    direct.give("d")
+    direct.turns.end()
+    assert direct.executed[-1] == "a"
+    direct.work()
+    assert direct.executed[-3:] == ["b", "c", "d"]
+    direct.ask()
+    assert direct.threads[-1] == "L"
+
+
+def test_a_batch_has_no_more_requests_than_those_that_were_quick() -> None:
+    direct = OnLoop()
+
+    def give(count: int) -> str:
+        direct.channel.give([Batch("m_0", [direct.ticket("x") for _ in range(count)])])
+        direct.turns.end()
+        where = "T" if direct.worker.jobs else "L"
+        direct.work()
+        return where
+
+    assert [give(2) for _ in range(STREAK)] == ["T"] * STREAK
+    assert [give(count) for count in (1, 2, 3, 3, 4)] == ["L", "L", "T", "L", "T"]
+
+
+@pytest.mark.parametrize(("took_ns", "others", "where"), [
+    (LOOP_EXECUTION_NS_MAX, True, "L"),
+    (LOOP_EXECUTION_NS_MAX + 1, False, "L"),
+    (LOOP_EXECUTION_NS_MAX + 1, True, "T"),
+    (QUICK_BATCHES_NS_MAX, True, "T"),
+    (QUICK_BATCHES_NS_MAX + 1, False, "T"),
+])  # fmt: skip
+def test_when_most_take_long_and_others_come_meanwhile_the_next_are_left_to_the_thread(
+    took_ns: int, others: bool, where: str
+) -> None:
+    direct = OnLoop()
+    direct.ask_often(STREAK)
+    direct.took_ns, direct.turns.has_more = [took_ns], others
+    direct.threads = ""
+    direct.ask_often(LOOP_EXECUTION_LATE_MAX + 1)
+    assert direct.threads == "L" * (LOOP_EXECUTION_LATE_MAX + 1)
+    direct.took_ns, direct.threads = [1], ""
+    direct.ask_often(LOOP_EXECUTION_PAUSE + STREAK)
+    assert direct.threads == where * (LOOP_EXECUTION_PAUSE + STREAK)
+    direct.ask()
+    assert direct.threads[-1] == "L"
+
+
+def test_a_few_that_take_long_change_nothing() -> None:
+    direct = OnLoop()
+    direct.ask_often(STREAK)
+    direct.turns.has_more = True
+    direct.took_ns = 20 * [LOOP_TURN_NS_MAX, 1, 1] + [1]
+    direct.threads = ""
+    direct.ask_often(60)
+    assert direct.threads == "L" * 60
+
+
+def test_those_behind_it_wait_for_one() -> None:
+    direct = OnLoop()
+    direct.ask_often(STREAK)
+    direct.took_ns = [LOOP_EXECUTION_NS_MAX + 1]
+    for _ in range(LOOP_EXECUTION_LATE_MAX + 1):
+        direct.give("bcde")  # three of four have others behind them
+        direct.turns.end()
+        direct.work()
+    direct.threads = ""
+    direct.ask()
+    assert direct.threads == "T"
+
+
+def test_a_slow_one_in_the_thread_begins_the_count_anew() -> None:
+    direct = OnLoop()
+    direct.ask_often(STREAK - 1)
+    direct.took_ns = [QUICK_BATCHES_NS_MAX + 1, 1]
     direct.ask_often(STREAK + 2)
-    assert direct.threads == "T" * STREAK + "L" + "T" * STREAK + "L"
+    assert direct.threads == "T" * 2 * STREAK + "L"
 
 
 def test_after_one_that_held_the_loop_up_more_must_have_been() -> None:
@@ -86,14 +214,12 @@ def test_after_one_that_held_the_loop_up_more_must_have_been() -> None:
         direct.took_ns = [1]
         direct.ask_often(streak)
         direct.threads = ""
-        while not direct.threads.endswith("L"):
-            direct.ask()
         direct.took_ns = [LOOP_TURN_NS_MAX + 1, 1]
-        while not direct.threads.endswith("LT"):
-            direct.ask()
+        direct.ask_often(2)
+        assert direct.threads == "LT"
         streak = min(8 * streak, LOOP_EXECUTION_STREAK_MAX)
         direct.threads = ""
-        direct.ask_often(streak - 2)
+        direct.ask_often(streak - 1)
         assert "L" not in direct.threads
     assert streak == LOOP_EXECUTION_STREAK_MAX
 
@@ -102,17 +228,13 @@ def test_what_held_the_loop_up_is_forgotten_when_nothing_has_for_long() -> None:
     direct = OnLoop()
     direct.ask_often(STREAK)
     direct.took_ns = [LOOP_TURN_NS_MAX + 1, 1]
-    direct.ask_often(8 * STREAK)
-    on_the_loop = 0
-    while on_the_loop < 8 * 8 * STREAK:
-        direct.threads = ""
-        direct.ask()
-        on_the_loop += direct.threads == "L"
-    direct.took_ns = [QUICK_BATCHES_NS_MAX + 1, 1]
+    direct.ask_often(1 + 8 * STREAK + 8 * 8 * STREAK)
+    assert direct.threads[-1] == "L"
+    direct.took_ns = [LOOP_TURN_NS_MAX + 1, 1]
     direct.ask_often(1)
     direct.threads = ""
-    direct.ask_often(STREAK + 2)
-    assert direct.threads.count("L") >= 1, "as many as at first"
+    direct.ask_often(8 * STREAK + 1)
+    assert direct.threads == "T" * 8 * STREAK + "L", "as many as after the first one"
 
 
 def test_larger_inputs_than_were_quick_go_to_the_thread() -> None:
@@ -166,77 +288,21 @@ def test_errors_are_not_taken_for_quick_executions() -> None:
     assert direct.threads == "T" * 3 * STREAK + "L"
 
 
-def test_a_request_that_did_not_just_arrive_goes_to_the_thread() -> None:
-    direct = OnLoop()
-    direct.ask_often(STREAK)
-    direct.give("b")
-    assert direct.worker.jobs
-
-
-def test_what_threads_of_other_instances_have_counts_until_it_is_over_or_their_channel_is_closed() -> None:
-    direct, other = OnLoop(), OnLoop()
-    other.channel.close()
-    other.sole = direct.sole
-    other.channel = ThreadChannel(other, other.worker, other.clock, on_loop=LoopRule(direct.sole))
-    other.channel.open(other.take_report)
-    direct.ask_often(STREAK)
-    other.give("xyz")
-    direct.ask()
-    assert direct.threads[-1] == "T"
-    other.worker.step(2)
-    assert len(other.channel.revoke()) == 1
-    assert direct.sole.with_threads == 0
-    other.give("z")
-    assert direct.sole.with_threads == 1
-    other.channel.close()
-    assert direct.sole.with_threads == 0
-    other.worker.step()
-    other.report()
-    assert direct.sole.with_threads == 0
-    direct.threads = ""
-    direct.ask_often(STREAK)
-    assert direct.threads == "T" * (STREAK - 1) + "L"
-
-
 def test_nothing_is_executed_on_the_loop_once_the_channel_is_closed_and_no_request_that_nobody_waits_for() -> None:
     direct = OnLoop()
     direct.ask_often(STREAK)
-    direct.sole.arriving = True
     batch = Batch("m_0", (direct.ticket("gone"),))
-    batch.tickets[0].abandoned = True
     direct.channel.give([batch])
-    assert len(direct.worker.jobs) == 1
-    direct.worker.step()
-    direct.report()
-    assert direct.executed[-1] == "a"
+    batch.tickets[0].abandoned = True
+    direct.turns.end()
+    assert (batch.is_executed, direct.executed[-1], direct.reported[-1]) == (False, "a", ["gone"])
+    direct.give("b")
     direct.channel.close()
-    direct.arrive("b")
+    direct.turns.end()
     assert len(direct.worker.jobs) == 1
-
-
-def test_requests_that_come_together_go_to_the_thread_together() -> None:
-    direct = OnLoop()
-    direct.ask_often(STREAK)
-    direct.arrive("bc")
-    assert len(direct.worker.jobs) == 1
-    direct.worker.step(2)
-    direct.report()
-    direct.threads = ""
-    direct.ask_often(STREAK)
-    assert direct.threads == "T" * (STREAK - 1) + "L"
-
-
-def test_a_request_that_comes_while_the_thread_executes_one_is_noticed() -> None:
-    direct = OnLoop()
-    direct.ask_often(LOOP_EXECUTION_THREAD_EVERY - 1)
-    direct.arrive("b")
-    assert direct.worker.jobs, "the one in many"
-    direct.arrive("c")
-    direct.worker.step(2)
-    direct.report()
-    direct.threads = ""
-    direct.ask_often(STREAK)
-    assert direct.threads == "T" * (STREAK - 1) + "L"
+    direct.give("c")
+    direct.work()
+    assert direct.executed[-2:] == ["b", "c"]
 
 
 @pytest.mark.parametrize("unbegun", [False, True])
@@ -245,11 +311,13 @@ def test_an_instance_that_dies_on_the_loop_has_failed(unbegun: bool) -> None:
     direct.ask_often(STREAK)
     direct.reported.clear()
     direct.fails_at, direct.fails_unbegun = "a", unbegun
-    direct.arrive("a")
+    direct.give("ac")
+    direct.turns.end()
     assert direct.failures == ["it died"]
     assert direct.reported == [[] if unbegun else ["a"]]
-    assert len(direct.channel.revoke()) == unbegun
-    direct.arrive("b")
+    assert [batch.tickets[0].id for batch in direct.channel.revoke()] == (["a", "c"] if unbegun else ["c"])
+    direct.give("b")
+    direct.turns.end()
     assert direct.executed[-1] == "a", "nothing more is executed"
 
 
@@ -274,7 +342,9 @@ class Placed:
 
 @pytest.fixture
 def placed(monkeypatch: pytest.MonkeyPatch) -> Placed:
-    monkeypatch.setattr(loop_rule, "QUICK_BATCHES_NS_MAX", 60 * NS_PER_S)  # however slow the machine
+    for limit in ("QUICK_BATCHES_NS_MAX", "LOOP_EXECUTION_NS_MAX", "LOOP_TURN_NS_MAX"):
+        monkeypatch.setattr(loop_rule, limit, 60 * NS_PER_S)  # however slow the machine
+    monkeypatch.setattr(reactor, "LOOP_TURN_NS_MAX", 60 * NS_PER_S)
     return Placed()
 
 
@@ -297,16 +367,16 @@ async def test_a_quick_model_is_executed_on_the_loop(placed: Placed, batching: D
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"dynamic_batching": dynamic(), "max_batch_size": 1}, {"instance_group": instances(4)}], ids=str
+    "changes", [{}, {"dynamic_batching": dynamic()}, {"max_batch_size": 1}, {"instance_group": instances(4)}], ids=str
 )
-async def test_requests_that_come_together_are_left_to_threads(placed: Placed, changes: dict[str, Any]) -> None:
+async def test_requests_that_come_together_are_executed_on_the_loop_too(placed: Placed, changes: dict[str, Any]) -> None:
     with trio.fail_after(30):
         async with rig(backend=placed.backend, executor=ThreadExecutor()) as r:
             await r.serve(config(**changes))
-            for _ in range(4 * STREAK):
+            for _ in range(40 * STREAK):
                 for sink in [r.submit() for _ in range(4)]:
                     await sink.wait()
-    assert not any(placed.on_loop)
+    assert all(placed.on_loop[-STREAK:])
 
 
 async def test_an_instance_that_dies_on_the_loop_is_started_again(placed: Placed) -> None:
