@@ -69,7 +69,7 @@ class OnLoop(Direct):
         self.work()
 
     def work(self) -> None:
-        """What the thread has to do, up to its report."""
+        """Do the work of the thread, up to its report."""
         while self.worker.jobs:
             self.worker.step()
         self.report()

@@ -56,7 +56,7 @@ class LoopRule:
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
-        self._quick = 0  # in a row; below 0: so many more are left to the thread
+        self._quick = 0  # in a row; below 0 while the thread is to have them
         self._shapes: dict[str, tuple[int, ...]] = {}  # of their requests, by input, the greatest extent in each dimension
         self._bytes_max = 0  # of their requests, the greatest sum of bytes
         self._requests_max = 0
