@@ -69,6 +69,10 @@ class HostLoop(Protocol):
         """Watch it no longer."""
         ...
 
+    def call_soon(self, callback: Callable[[], None], /) -> object:
+        """Call this in the next turn."""
+        ...
+
 
 class TurnGuard(Protocol):
     """Looks at the turns of all reactors of the process, in their threads."""
@@ -109,6 +113,8 @@ class Reactor(trio.abc.Instrument):
         """Of what the kernel said last, what there was no time for."""
         self._continuing: deque[Polled] = deque()
         self._calls: deque[Callable[[], object]] = deque()
+        self._behind: deque[Callable[[], object]] = deque()
+        """For the end of the turn."""
         self._is_in_turn = False
         self._is_scheduled = False
         """A task can run."""
@@ -149,8 +155,9 @@ class Reactor(trio.abc.Instrument):
             self.host.remove_reader(self._epoll.fileno())
         trio.lowlevel.notify_closing(self._epoll)
         self._epoll.close()
-        while self._calls:
-            self._token.run_sync_soon(self._calls.popleft())
+        for calls in (self._calls, self._behind):
+            while calls:
+                self._token.run_sync_soon(calls.popleft())
 
     @property
     def is_long(self) -> bool:
@@ -200,21 +207,28 @@ class Reactor(trio.abc.Instrument):
             self._token.run_sync_soon(self._call_next)
 
     def after_turn(self, call: Callable[[], object]) -> None:
-        """Call this when all that is ready in this turn was read: now, if that is so, and soon outside of a turn. On the Trio
-        thread."""
-        if not self._is_in_turn:
-            self.run_sync_soon(call)
-        elif self._ready or self._calls or self._continuing:
-            self._calls.append(call)
-        else:
-            call()
+        """Call this when what is ready in this turn was read, or soon outside of a turn; one at least in each turn, more while it
+        is not long. On the Trio thread."""
+        if not self._users:
+            self._token.run_sync_soon(call)
+            return
+        self._behind.append(call)
+        if not self._is_in_turn and len(self._behind) == 1:
+            if self.host is not None:
+                self.host.call_soon(self._take_hosted)
+            elif self._trios_epoll < 0:
+                self._ring()  # else it is seen before Trio waits
 
     @property
     def has_more(self) -> bool:
         """True if there is more to do, or to read, or one cannot know."""
         if not self._users or self.host is not None:
             return True
-        return bool(self._ready or self._calls or self._continuing or self._epoll.poll(0, 1))
+        return bool(self._waits_for_turn or self._epoll.poll(0, 1))
+
+    @property
+    def _waits_for_turn(self) -> bool:
+        return bool(self._ready or self._continuing or self._calls or self._behind)
 
     def _call_next(self) -> None:
         if self._calls:  # else its turn came in another way
@@ -251,7 +265,7 @@ class Reactor(trio.abc.Instrument):
         self._is_scheduled = False
         wait_s, is_whole, is_quiet, looked_ns = timeout_s, True, True, self._now_ns()
         while True:
-            has_more = bool(self._ready or self._continuing or self._calls)
+            has_more = self._waits_for_turn
             events = [] if self._ready else self._epoll.poll(0 if has_more else wait_s, POLLED_DESCRIPTORS_MAX)
             if len(events) == 1 and events[0][0] == self._trios_epoll and not (has_more or self.shares_descriptors):
                 return  # as below: what Trio alone waits for is not looked for twice
@@ -277,7 +291,7 @@ class Reactor(trio.abc.Instrument):
     def _look(self) -> None:
         """Read what has arrived."""
         events = [] if self._ready else self._epoll.poll(0, POLLED_DESCRIPTORS_MAX)
-        if events or self._ready or self._continuing or self._calls:
+        if events or self._waits_for_turn:
             self._began_ns = self._now_ns()
             self._take(events)
 
@@ -287,15 +301,23 @@ class Reactor(trio.abc.Instrument):
             self._look()
         except BaseException as bug:
             self._token.run_sync_soon(partial(_raise, bug))
-        if self._ready or self._continuing or self._calls:
+        if self._waits_for_turn:
             self._ring()
 
     def _take(self, events: list[tuple[int, int]]) -> bool:
         """One turn, for what the kernel says is ready. Returns whether Trio waits for something of that."""
         for guard in GUARDS:
             guard.before_turn()
-        ready, polled, is_trios = self._ready, self.polled, False
         self._is_in_turn = True
+        try:
+            return self._take_in_turn(events)
+        finally:
+            self._is_in_turn = False
+            for guard in GUARDS:
+                guard.after_turn()
+
+    def _take_in_turn(self, events: list[tuple[int, int]]) -> bool:
+        ready, polled, is_trios = self._ready, self.polled, False
         for descriptor, _ in events:
             if descriptor == self._trios_epoll:
                 is_trios = True
@@ -322,11 +344,10 @@ class Reactor(trio.abc.Instrument):
                     break
         if not ready and self._continuing:  # what is ready comes first
             self._proceed()
-        while self._calls and not self.is_long:
-            self._calls.popleft()()
-        self._is_in_turn = False
-        for guard in GUARDS:
-            guard.after_turn()
+        while self._behind:
+            self._behind.popleft()()
+            if self.is_long:
+                break
         return is_trios
 
     def _proceed(self) -> None:
@@ -376,7 +397,7 @@ class Reactor(trio.abc.Instrument):
                     return
             while not scope.cancel_called:  # which the last steps may not have noticed, and then the set is closed
                 self._look()
-                if self._ready or self._continuing or self._calls:
+                if self._waits_for_turn:
                     await trio.lowlevel.checkpoint()
                 else:
                     await trio.lowlevel.wait_readable(self._epoll)

@@ -249,19 +249,20 @@ and a delay of the first answers that clients hardly notice. A model whose batch
 after which the next may be on the loop: a tenth of LOOP_TURN_NS_MAX."""
 
 LOOP_EXECUTION_INPUT_BYTES_MAX: Final = 64 * KIB
-"""Larger inputs go to the instance's thread: the same bound as for what the loop itself copies to a worker."""
+"""Batches with larger inputs go to the instance's thread: the same bound as for what the loop itself copies to a worker."""
 
 LOOP_EXECUTION_NS_MAX: Final = 100_000
 """Executions that take longer are left to the thread when others come meanwhile: about as long as handing over takes."""
 
 LOOP_EXECUTION_LATE_MAX: Final = 8
-"""Executions on the loop for which others had to wait, less those for which nobody had, before the next ones are left to it."""
+"""The time for which others had to wait for executions on the loop, in LOOP_EXECUTION_NS_MAX, less the executions for which
+nobody had, before the next ones are left to the thread. One alone counts for this at most: the machine may have stood still."""
 
 LOOP_EXECUTION_PAUSE: Final = 512
 """The number of those, before some are tried on the loop: a few in a hundred."""
 
 LOOP_EXECUTION_STREAK_MIN: Final = 16
-"""Executions in a row that must have been quick before one is on the loop."""
+"""Executions that must have been quick before one is on the loop."""
 
 LOOP_EXECUTION_STREAK_MAX: Final = 65_536
 """The same after executions that held the loop up, each of which makes it eight times as many: whoever can make a model slow by

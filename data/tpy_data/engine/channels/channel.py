@@ -128,10 +128,10 @@ class ThreadChannel:
             self._worker.put(BatchJob(self))
 
     def _execute_here(self) -> None:
-        """Execute on the Trio thread, and report, what there is time for in this turn. The instance's thread has nothing: it may
-        still look for more, but executes none."""
-        rule, over = self._on_loop, list[Batch]()
-        while self._here and rule is not None and not self._has_failed and not rule.turns.is_long:
+        """Execute on the Trio thread, and report, what there is time for in this turn: one batch at least. The instance's thread
+        has nothing: it may still look for more, but executes none."""
+        rule, over, failure = self._on_loop, list[Batch](), None
+        while self._here and rule is not None and failure is None:
             batch = self._here.popleft()
             self._begin(batch)
             self._execute(batch)
@@ -140,14 +140,17 @@ class ThreadChannel:
                 over.append(batch)
             else:
                 self._here.appendleft(batch)
-            if batch.failure is not None:
-                self._has_failed = True
-                self._report(over, batch.failure)
-                return
-        if self._here:
-            self._leave_to_thread()
-        if over:
-            self._report(over, None)
+            failure = batch.failure
+            if rule.turns.is_long or not rule.allows_some:
+                break
+        self._has_failed = self._has_failed or failure is not None
+        if self._here and rule is not None and failure is None:
+            if rule.allows_some:
+                rule.turns.after_turn(self._execute_here)
+            else:
+                self._leave_to_thread()
+        if over or failure is not None:
+            self._report(over, failure)
 
     def _begin(self, batch: Batch) -> None:
         batch.is_executed = not batch.is_abandoned
@@ -196,12 +199,12 @@ class ThreadChannel:
         if batch is None:
             return self._begin_report() if self._finished else False
         self._execute(batch)
+        self._has_failed = batch.failure is not None  # first: the loop may execute the next one when this is reported
         if batch.is_started:
             self._finished.append(batch)
         else:
             self.waiting.appendleft(batch)
         if batch.failure is not None:
-            self._has_failed = True
             self._failure = batch.failure  # last: the batch is where it belongs by then
             return self._begin_report()
         return self._begin_report() if self._rule.is_due(batch, is_last=not self.waiting) else False

@@ -44,42 +44,39 @@ class LoopRule:
 
     Handing a batch to a thread and back wakes two threads, which then contend for the interpreter. That costs more than a small
     model takes, however many requests there are. So a batch is executed on the loop if the instance's last ones were quick, and
-    it is no larger than they were: not in the number of its requests, nor in any dimension of an input. When most on the loop
-    took longer than a hand-over costs, and others came meanwhile, the next ones are left to the thread; after one that held the
-    loop up, more of them.
+    it is no larger than they were: not in its rows and bytes, nor in any dimension of an input. When those on the loop took
+    longer than a hand-over costs, and others came meanwhile, the next ones are left to the thread; after one that held the loop
+    up, more of them. What takes long in the thread may have waited there for the interpreter: two quick ones outweigh it.
 
     It holds the loop up no longer than the model has taken lately, unless its time depends on the values of its inputs
     ([decision](../../../../docs/adr/0063-quick-batches-at-the-end-of-a-turn.md)).
     """
 
-    __slots__ = ("_bytes_max", "_calm", "_late", "_quick", "_requests_max", "_shapes", "_streak", "turns")
+    __slots__ = ("_bytes_max", "_calm", "_late", "_quick", "_rows_max", "_shapes", "_streak", "turns")
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
-        self._quick = 0  # in a row; below 0 while the thread is to have them
+        self._quick = 0  # less twice the slow ones in the thread; below 0 while that is to have them
         self._shapes: dict[str, tuple[int, ...]] = {}  # of their requests, by input, the greatest extent in each dimension
-        self._bytes_max = 0  # of their requests, the greatest sum of bytes
-        self._requests_max = 0
+        self._bytes_max = 0  # the largest
+        self._rows_max = 0
         self._streak = LOOP_EXECUTION_STREAK_MIN  # the number of quick ones that there must have been
-        self._late = 0  # executions on the loop for which others had to wait, less those for which nobody had
+        self._late = 0  # how long others had to wait for executions on the loop, less the executions for which nobody had
         self._calm = 0  # executions on the loop since the streak became longer
 
     def restarted(self) -> None:
         """Another instance takes the place of this one. What held the loop up is not forgotten."""
-        self._quick = self._bytes_max = self._requests_max = self._late = 0
+        self._quick = self._bytes_max = self._rows_max = self._late = 0
         self._shapes.clear()
 
     def allows(self, batches: Sequence[Batch]) -> bool:
         """Returns whether these batches, which their instance is given now, are to be executed on the loop."""
-        if self._quick < self._streak:
-            return False
-        for batch in batches:
-            if len(batch.tickets) > self._requests_max:
-                return False
-            for ticket in batch.tickets:
-                if not self._is_no_larger(ticket):
-                    return False
-        return True
+        return self.allows_some and all(map(self._is_no_larger, batches))
+
+    @property
+    def allows_some(self) -> bool:
+        """True while any may be executed there."""
+        return self._quick >= self._streak
 
     def executed(self, batch: Batch, *, on_loop: bool, waiting: int = 0) -> None:
         """A batch is over. `waiting`: others that are to be executed on the loop."""
@@ -88,7 +85,8 @@ class LoopRule:
         took_ns = batch.took_ns
         if on_loop:
             is_late = took_ns > QUICK_BATCHES_NS_MAX or (took_ns > LOOP_EXECUTION_NS_MAX and (waiting or self.turns.has_more))
-            self._late = self._late + 1 if is_late else max(0, self._late - 1)
+            late = min(took_ns // LOOP_EXECUTION_NS_MAX, LOOP_EXECUTION_LATE_MAX) if is_late else -1
+            self._late = max(0, self._late + late)
             self._calm += 1
             if took_ns > LOOP_TURN_NS_MAX:
                 self.restarted()
@@ -102,33 +100,38 @@ class LoopRule:
                 self._streak, self._calm = self._streak // 8, 0
         if took_ns > QUICK_BATCHES_NS_MAX:
             if not on_loop:
-                self.restarted()
+                self._quick = max(self._quick - 2, -LOOP_EXECUTION_PAUSE)
         elif batch.results and batch.results[0].error is None:  # an error says nothing about what the model takes
-            self._quick += 1
-            self._requests_max = max(self._requests_max, len(batch.tickets))
-            for ticket in batch.tickets:
-                self._note(ticket)
+            self._quick = min(self._quick + 1, self._streak)
+            self._note(batch)
 
-    def _is_no_larger(self, ticket: RequestTicket) -> bool:
+    def _is_no_larger(self, batch: Batch) -> bool:
         """Returns whether the inputs are in the host's memory, and no larger than the inputs of quick ones."""
-        if ticket.residency is not None and ticket.residency.inputs:
-            return False
-        for name, tensor in ticket.inputs.items():
-            known, shape = self._shapes.get(name), tensor.array.shape
-            if known is None or len(known) != len(shape) or any(map(gt, shape, known)):
+        size = rows = 0
+        for ticket in batch.tickets:
+            if ticket.residency is not None and ticket.residency.inputs:
                 return False
-        return _bytes_of(ticket) <= self._bytes_max
+            for name, tensor in ticket.inputs.items():
+                known, shape = self._shapes.get(name), tensor.array.shape
+                if known is None or len(known) != len(shape) or any(map(gt, shape, known)):
+                    return False
+            size += _bytes_of(ticket)
+            rows += ticket.batch_size
+        return size <= self._bytes_max and rows <= self._rows_max
 
-    def _note(self, ticket: RequestTicket) -> None:
-        if (size := _bytes_of(ticket)) > LOOP_EXECUTION_INPUT_BYTES_MAX:
+    def _note(self, batch: Batch) -> None:
+        size = sum(map(_bytes_of, batch.tickets))
+        if size > LOOP_EXECUTION_INPUT_BYTES_MAX:
             return
         self._bytes_max = max(self._bytes_max, size)
-        for name, tensor in ticket.inputs.items():
-            known, shape = self._shapes.get(name), tensor.array.shape
-            if known is None or len(known) != len(shape):
-                self._shapes[name] = shape
-            elif known != shape:
-                self._shapes[name] = tuple(map(max, known, shape))
+        self._rows_max = max(self._rows_max, sum(ticket.batch_size for ticket in batch.tickets))
+        for ticket in batch.tickets:
+            for name, tensor in ticket.inputs.items():
+                known, shape = self._shapes.get(name), tensor.array.shape
+                if known is None or len(known) != len(shape):
+                    self._shapes[name] = shape
+                elif known != shape:
+                    self._shapes[name] = tuple(map(max, known, shape))
 
 
 def _bytes_of(ticket: RequestTicket) -> int:
