@@ -265,7 +265,7 @@ class Reactor(trio.abc.Instrument):
         self._is_scheduled = False
         wait_s, is_whole, is_quiet, looked_ns = timeout_s, True, True, self._now_ns()
         while True:
-            has_more = self._waits_for_turn
+            has_more = bool(self._ready or self._continuing or self._calls or self._behind)  # as _waits_for_turn
             events = [] if self._ready else self._epoll.poll(0 if has_more else wait_s, POLLED_DESCRIPTORS_MAX)
             if len(events) == 1 and events[0][0] == self._trios_epoll and not (has_more or self.shares_descriptors):
                 return  # as below: what Trio alone waits for is not looked for twice
@@ -310,45 +310,42 @@ class Reactor(trio.abc.Instrument):
             guard.before_turn()
         self._is_in_turn = True
         try:
-            return self._take_in_turn(events)
+            ready, polled, is_trios = self._ready, self.polled, False
+            for descriptor, _ in events:
+                if descriptor == self._trios_epoll:
+                    is_trios = True
+                elif descriptor == self._bell:
+                    os.eventfd_read(descriptor)
+                    self._is_rung = False
+                else:
+                    ready.append(descriptor)
+            for _ in range(len(self._calls)):
+                self._calls.popleft()()
+                if self.is_long:
+                    break
+            while ready:
+                each = polled.get(ready.popleft())
+                if each is not None and not each.is_continuing:
+                    try:  # as in _step
+                        demand = each.receive()
+                    except Exception as error:
+                        self._fail(each, error)
+                    else:
+                        if demand is not Demand.READ:
+                            self._note(each, demand)
+                    if ready and self.is_long:
+                        break
+            if not ready and self._continuing:  # what is ready comes first
+                self._proceed()
+            while self._behind:
+                self._behind.popleft()()
+                if self.is_long:
+                    break
+            return is_trios
         finally:
             self._is_in_turn = False
             for guard in GUARDS:
                 guard.after_turn()
-
-    def _take_in_turn(self, events: list[tuple[int, int]]) -> bool:
-        ready, polled, is_trios = self._ready, self.polled, False
-        for descriptor, _ in events:
-            if descriptor == self._trios_epoll:
-                is_trios = True
-            elif descriptor == self._bell:
-                os.eventfd_read(descriptor)
-                self._is_rung = False
-            else:
-                ready.append(descriptor)
-        for _ in range(len(self._calls)):
-            self._calls.popleft()()
-            if self.is_long:
-                break
-        while ready:
-            each = polled.get(ready.popleft())
-            if each is not None and not each.is_continuing:
-                try:  # as in _step
-                    demand = each.receive()
-                except Exception as error:
-                    self._fail(each, error)
-                else:
-                    if demand is not Demand.READ:
-                        self._note(each, demand)
-                if ready and self.is_long:
-                    break
-        if not ready and self._continuing:  # what is ready comes first
-            self._proceed()
-        while self._behind:
-            self._behind.popleft()()
-            if self.is_long:
-                break
-        return is_trios
 
     def _proceed(self) -> None:
         """Have some descriptors with more to do go on."""

@@ -71,7 +71,7 @@ class LoopRule:
 
     def allows(self, batches: Sequence[Batch]) -> bool:
         """Returns whether these batches, which their instance is given now, are to be executed on the loop."""
-        return self.allows_some and all(map(self._is_no_larger, batches))
+        return self._quick >= self._streak and all(map(self._is_no_larger, batches))
 
     @property
     def allows_some(self) -> bool:
@@ -102,8 +102,10 @@ class LoopRule:
             if not on_loop:
                 self._quick = max(self._quick - 2, -LOOP_EXECUTION_PAUSE)
         elif batch.results and batch.results[0].error is None:  # an error says nothing about what the model takes
-            self._quick = min(self._quick + 1, self._streak)
-            self._note(batch)
+            if self._quick < self._streak:
+                self._quick += 1
+            if not on_loop:  # else it is no larger than others
+                self._note(batch)
 
     def _is_no_larger(self, batch: Batch) -> bool:
         """Returns whether the inputs are in the host's memory, and no larger than the inputs of quick ones."""
