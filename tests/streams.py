@@ -8,7 +8,8 @@ import trio
 
 from tpy.demand import Demand
 from tpy.frontends.transport.receiver import Receiver
-from tpy.sending import Pieces, first_bytes
+from tpy.frontends.transport.tls_wire import first_bytes
+from tpy.sending import Pieces
 from tpy.units import KIB
 
 STREAM_BYTES_MAX = 64 * KIB

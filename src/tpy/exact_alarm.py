@@ -28,8 +28,7 @@ class ExactAlarm:
         self._clock = clock
         self._ring = ring
         self._alarm = Alarm(clock)
-        self._reactor: Reactor | None = None
-        """While deadlines may be kept exactly."""
+        self._reactor: Reactor | None = None  # while deadlines may be kept exactly
         self._timer: KernelTimer | None = None
         self._deadline_ns: int | None = None  # of the timer
         self._scope = trio.CancelScope()

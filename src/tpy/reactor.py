@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import trio
 
@@ -25,6 +25,9 @@ from tpy.clock import Clock, SystemClock
 from tpy.demand import Demand
 from tpy.limits import LOOP_TURN_NS_MAX, LOOP_TURN_TASKS_MAX, POLLED_DESCRIPTORS_MAX
 from tpy.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import asyncio
 
 DEADLINES_UNREAD_S_MAX = 0.001
 """The time for which the loop reads what arrives without a look at the deadlines of tasks, one of which may have come nearer:
@@ -55,22 +58,6 @@ class Polled(Protocol):
 
     def end(self, error: BaseException | None = None) -> None:
         """Nothing more is read: `error` is a bug in `receive` or `proceed`."""
-        ...
-
-
-class HostLoop(Protocol):
-    """The event loop whose guest Trio is, and which waits for the reactor then. An asyncio loop is one."""
-
-    def add_reader(self, fd: int, callback: Callable[[], None], /) -> object:
-        """Call this whenever the descriptor is readable."""
-        ...
-
-    def remove_reader(self, fd: int, /) -> object:
-        """Watch it no longer."""
-        ...
-
-    def call_soon(self, callback: Callable[[], None], /) -> object:
-        """Call this in the next turn."""
         ...
 
 
@@ -109,19 +96,16 @@ class Reactor(trio.abc.Instrument):
         self._is_rung = False
         self._users = 0
         self._began_ns: int | None = None
-        self._ready: deque[int] = deque()
-        """Of what the kernel said last, what there was no time for."""
+        self._ready: deque[int] = deque()  # of what the kernel said last, what there was no time for
         self._continuing: deque[Polled] = deque()
         self._calls: deque[Callable[[], object]] = deque()
-        self._behind: deque[Callable[[], object]] = deque()
-        """For the end of the turn."""
+        self._behind: deque[Callable[[], object]] = deque()  # for the end of the turn
         self._is_in_turn = False
-        self._is_scheduled = False
-        """A task can run."""
+        self._is_scheduled = False  # a task can run
         self.shares_descriptors = False
         """Tasks of Trio wait for what other processes may take, as a listening socket that they share."""
-        self.host: HostLoop | None = None
-        """To be set before it runs, where Trio is a guest."""
+        self.host: asyncio.AbstractEventLoop | None = None
+        """The loop that waits for the reactor, where Trio is its guest. To be set before it runs."""
         self._trios_epoll = -1
         """Trio's descriptor, if the reactor waits in its place; else a task of Trio waits for the set of the reactor."""
 

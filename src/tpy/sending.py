@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import trio
 
@@ -68,13 +68,3 @@ def unsent(pieces: Pieces, sent: int) -> list[bytes | memoryview]:
             return [memoryview(piece).cast("B")[sent:], *pieces[index + 1 :]] if sent else list(pieces[index:])
         sent -= size
     return []
-
-
-def first_bytes(pieces: Pieces, size_max: int) -> Iterator[bytes | memoryview]:
-    """Up to `size_max` bytes from the beginning of `pieces`; no copies."""
-    for piece in pieces:
-        view = memoryview(piece).cast("B")[:size_max]
-        yield view
-        size_max -= len(view)
-        if not size_max:
-            return

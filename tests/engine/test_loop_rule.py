@@ -19,7 +19,6 @@ from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
 from tpy.config.model_config import DynamicBatching
 from tpy.limits import (
     LOOP_EXECUTION_INPUT_BYTES_MAX,
-    LOOP_EXECUTION_LATE_MAX,
     LOOP_EXECUTION_NS_MAX,
     LOOP_EXECUTION_PAUSE,
     LOOP_EXECUTION_STREAK_MAX,
@@ -35,6 +34,7 @@ from tpy_data.engine.requests.batch import Batch
 from tpy_data.executors.executor import ThreadExecutor
 
 STREAK = LOOP_EXECUTION_STREAK_MIN
+LATE_MAX = STREAK // 2
 
 
 class FakeTurns:
@@ -58,7 +58,7 @@ class OnLoop(Direct):
 
     def __init__(self) -> None:
         self.turns = FakeTurns()
-        super().__init__(LoopRule(self.turns))
+        super().__init__(LoopRule(self.turns))  # type: ignore[arg-type]
         self.threads = ""
 
     def ask(self, *arrays: np.ndarray, datatype: DataType = DataType.FP32) -> None:
@@ -156,7 +156,7 @@ def test_a_batch_has_no_more_rows_than_those_that_were_quick() -> None:
 @pytest.mark.parametrize(("took_ns", "others", "count"), [
     (LOOP_EXECUTION_NS_MAX, True, None),
     (LOOP_EXECUTION_NS_MAX + 1, False, None),
-    (LOOP_EXECUTION_NS_MAX + 1, True, LOOP_EXECUTION_LATE_MAX + 1),
+    (LOOP_EXECUTION_NS_MAX + 1, True, LATE_MAX + 1),
     (QUICK_BATCHES_NS_MAX, True, 2),
     (QUICK_BATCHES_NS_MAX + 1, False, 2),
     (LOOP_TURN_NS_MAX, True, 2),
@@ -166,7 +166,7 @@ def test_when_others_wait_for_long_the_next_are_left_to_the_thread(took_ns: int,
     direct.ask_often(STREAK)
     direct.took_ns, direct.turns.has_more = [took_ns], others
     direct.threads = ""
-    direct.ask_often(count or 3 * LOOP_EXECUTION_LATE_MAX)
+    direct.ask_often(count or 3 * LATE_MAX)
     assert "T" not in direct.threads
     direct.took_ns, direct.threads = [1], ""
     direct.ask_often(LOOP_EXECUTION_PAUSE + STREAK)
@@ -179,7 +179,7 @@ def test_a_few_that_take_long_change_nothing() -> None:
     direct = OnLoop()
     direct.ask_often(STREAK)
     direct.turns.has_more = True
-    direct.took_ns = 20 * [LOOP_TURN_NS_MAX, *[1] * LOOP_EXECUTION_LATE_MAX] + [1]
+    direct.took_ns = 20 * [LOOP_TURN_NS_MAX, *[1] * LATE_MAX] + [1]
     direct.threads = ""
     direct.ask_often(100)
     assert direct.threads == "L" * 100
@@ -198,7 +198,7 @@ def test_those_behind_it_wait_for_one() -> None:
     direct = OnLoop()
     direct.ask_often(STREAK)
     direct.took_ns = [LOOP_EXECUTION_NS_MAX + 1]
-    for _ in range(LOOP_EXECUTION_LATE_MAX + 1):
+    for _ in range(LATE_MAX + 1):
         direct.give("bcde")  # three of four have others behind them
         direct.turns.end()
         direct.work()

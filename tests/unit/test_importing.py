@@ -12,8 +12,8 @@ import pytest
 
 from tests.backends import onnx_models
 
-LINES_MAX = 47_409
-"""Of ours, in the modules of a server with one ONNX model: a third of 142,227. It may fall."""
+LINES_MAX = 47_420
+"""Of ours, in the modules of a server with one ONNX model: a third of 142,260. It may fall."""
 
 CPU_S_MAX = 1.0
 """CPU time of such a server until its ports are open: three times what was measured. Machines differ by a factor of two."""

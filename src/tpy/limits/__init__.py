@@ -244,9 +244,8 @@ QUICK_BATCHES_MAX: Final = 16
 of that is little enough."""
 
 QUICK_BATCHES_NS_MAX: Final = 500_000
-"""In how long they should be over: several times what handing over costs, also where each request goes through a worker process,
-and a delay of the first answers that clients hardly notice. A model whose batch takes longer is slow. Also the longest execution
-after which the next may be on the loop: a tenth of LOOP_TURN_NS_MAX."""
+"""In how long they should be over: several times what handing over costs, in a worker process too, and a delay of the first
+answers that clients hardly notice. A model whose batch takes longer is slow, and not executed on the loop."""
 
 LOOP_EXECUTION_INPUT_BYTES_MAX: Final = 64 * KIB
 """Batches with larger inputs go to the instance's thread: the same bound as for what the loop itself copies to a worker."""
@@ -254,19 +253,14 @@ LOOP_EXECUTION_INPUT_BYTES_MAX: Final = 64 * KIB
 LOOP_EXECUTION_NS_MAX: Final = 100_000
 """Executions that take longer are left to the thread when others come meanwhile: about as long as handing over takes."""
 
-LOOP_EXECUTION_LATE_MAX: Final = 8
-"""The time for which others had to wait for executions on the loop, in LOOP_EXECUTION_NS_MAX, less the executions for which
-nobody had, before the next ones are left to the thread. One alone counts for this at most: the machine may have stood still."""
-
 LOOP_EXECUTION_PAUSE: Final = 512
-"""The number of those, before some are tried on the loop: a few in a hundred."""
+"""The number of those, before some are tried on the loop again: a few in a hundred."""
 
 LOOP_EXECUTION_STREAK_MIN: Final = 16
 """Executions that must have been quick before one is on the loop."""
 
 LOOP_EXECUTION_STREAK_MAX: Final = 65_536
-"""The same after executions that held the loop up, each of which makes it eight times as many: whoever can make a model slow by
-the values of its inputs can do it once in this many requests."""
+"""The same after executions that held the loop up, each of which makes it eight times as many."""
 
 QUICK_SHARE_NS_MIN: Final = 250_000
 """An instance of a quick model gets at least as many of the waiting batches as take so long, even if its share of them is less:

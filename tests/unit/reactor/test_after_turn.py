@@ -1,4 +1,4 @@
-"""What waits for the end of a turn."""
+"""Calls at the end of a turn."""
 
 from __future__ import annotations
 

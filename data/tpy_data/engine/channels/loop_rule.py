@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import gt
-from typing import Protocol
 
 from tpy.limits import (
     LOOP_EXECUTION_INPUT_BYTES_MAX,
-    LOOP_EXECUTION_LATE_MAX,
     LOOP_EXECUTION_NS_MAX,
     LOOP_EXECUTION_PAUSE,
     LOOP_EXECUTION_STREAK_MAX,
@@ -17,26 +15,11 @@ from tpy.limits import (
     QUICK_BATCHES_NS_MAX,
 )
 from tpy.messages import held_bytes
+from tpy.reactor import Reactor
 from tpy_data.engine.requests.batch import Batch
 from tpy_data.engine.requests.ticket import RequestTicket
 
-
-class Turns(Protocol):
-    """The turns of the loop (`Reactor`)."""
-
-    @property
-    def is_long(self) -> bool:
-        """True if this turn has taken long already."""
-        ...
-
-    @property
-    def has_more(self) -> bool:
-        """True if there is more to do, or to read, or one cannot know."""
-        ...
-
-    def after_turn(self, call: Callable[[], object]) -> None:
-        """Call this when all that is ready in this turn was read."""
-        ...
+_LATE_MAX = LOOP_EXECUTION_STREAK_MIN // 2  # more than one alone counts for: the machine may have stood still
 
 
 class LoopRule:
@@ -54,7 +37,7 @@ class LoopRule:
 
     __slots__ = ("_bytes_max", "_calm", "_late", "_quick", "_rows_max", "_shapes", "_streak", "turns")
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Reactor) -> None:
         self.turns = turns
         self._quick = 0  # less twice the slow ones in the thread; below 0 while that is to have them
         self._shapes: dict[str, tuple[int, ...]] = {}  # of their requests, by input, the greatest extent in each dimension
@@ -85,14 +68,13 @@ class LoopRule:
         took_ns = batch.took_ns
         if on_loop:
             is_late = took_ns > QUICK_BATCHES_NS_MAX or (took_ns > LOOP_EXECUTION_NS_MAX and (waiting or self.turns.has_more))
-            late = min(took_ns // LOOP_EXECUTION_NS_MAX, LOOP_EXECUTION_LATE_MAX) if is_late else -1
-            self._late = max(0, self._late + late)
+            self._late = max(0, self._late + (min(took_ns // LOOP_EXECUTION_NS_MAX, _LATE_MAX) if is_late else -1))
             self._calm += 1
             if took_ns > LOOP_TURN_NS_MAX:
                 self.restarted()
                 self._streak, self._calm = min(8 * self._streak, LOOP_EXECUTION_STREAK_MAX), 0
                 return
-            if self._late > LOOP_EXECUTION_LATE_MAX:
+            if self._late > _LATE_MAX:
                 self.restarted()
                 self._quick = -LOOP_EXECUTION_PAUSE
                 return

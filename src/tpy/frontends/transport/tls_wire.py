@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+from collections.abc import Iterator
 from typing import cast
 
 import trio
@@ -13,7 +14,7 @@ from tpy.frontends.transport.receiver import Receiver
 from tpy.frontends.transport.turns import LoopTurns
 from tpy.frontends.transport.wire import SocketWire
 from tpy.limits import TLS_CLOSE_S_MAX
-from tpy.sending import Pieces, first_bytes
+from tpy.sending import Pieces
 from tpy.units import KIB
 
 _RECEIVE_BYTES = 32 * KIB
@@ -203,3 +204,13 @@ class TlsWire(SocketWire):
                 await self._flush_all()
         finally:
             self.close()
+
+
+def first_bytes(pieces: Pieces, size_max: int) -> Iterator[bytes | memoryview]:
+    """Up to `size_max` bytes from the beginning of `pieces`; no copies."""
+    for piece in pieces:
+        view = memoryview(piece).cast("B")[:size_max]
+        yield view
+        size_max -= len(view)
+        if not size_max:
+            return
