@@ -86,8 +86,7 @@ class ExactAlarm:
         """The timer rings."""
         if self._timer is not None and self._timer.has_rung():
             deadline_ns, self._deadline_ns = self._deadline_ns, None
-            now_ns = self._clock.now_ns()
-            self._ring(now_ns if deadline_ns is None else max(now_ns, deadline_ns))
+            self._ring(max(self._clock.now_ns(), deadline_ns or 0))
         return Demand.READ
 
     proceed = receive
