@@ -251,6 +251,25 @@ async def test_who_goes_on_is_called_in_later_turns() -> None:
         assert receiver.received == [b"1234", b"5678"]
 
 
+async def test_who_is_resumed_before_its_next_turn_still_has_it() -> None:
+    clock = Turning()
+    answers = 5 * [Demand.CONTINUE]
+
+    def work(data: bytes) -> Demand:
+        clock.ns += LOOP_TURN_NS_MAX + 1
+        return answers.pop() if answers else Demand.READ
+
+    async with connected(clock=clock) as ends:
+        receiver = Recorder(work)
+        await ends.begin(receiver)
+        ends.peer.send(b"1")
+        for _ in range(20):
+            await trio.lowlevel.checkpoint()
+            ends.wire.resume()
+        await settle()
+        assert (receiver.received, receiver.turns) == ([b"1"], 5)
+
+
 async def test_a_client_that_takes_nothing_gets_every_byte_once() -> None:
     """Bytes that are encrypted and do not fit are not encrypted again."""
     content = b"".join(b"%07d " % number for number in range(200_000))

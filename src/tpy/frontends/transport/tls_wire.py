@@ -78,14 +78,18 @@ class TlsWire(SocketWire):
     # Reading
 
     def _begin(self, receiver: Receiver) -> None:
-        self._demand = Demand.READ
+        self._end_pause()
         super()._begin(receiver)
         self._go_on()  # the turn may have been long
 
     def resume(self) -> None:
-        self._demand = Demand.READ
+        self._end_pause()
         super().resume()
         self._go_on()
+
+    def _end_pause(self) -> None:
+        if self._demand is Demand.PAUSE:  # a receiver that has more to do keeps its turn
+            self._demand = Demand.READ
 
     def _go_on(self) -> None:
         """Have what was received already handed on: the kernel does not say that it is there."""
