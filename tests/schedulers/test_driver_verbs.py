@@ -123,7 +123,7 @@ async def test_each_verb_performs_what_the_core_decided(
     autojump_clock: MockClock, verb: Callable[[SchedulerDriver], None], told: tuple[object, ...]
 ) -> None:
     core, notebook, driver = driven()
-    core.decisions = [[Retired(9)], [Retired(10)]]
+    core.decisions = [[Retired(9), Retired(10)]]
     verb(driver)
     assert core.verbs == [told]
     assert notebook.begun() == [["retired", 9], ["retired", 10]]

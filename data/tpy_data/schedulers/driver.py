@@ -60,7 +60,7 @@ class SchedulerDriver:
     request that finds an idle instance is on its way to it when `submit` returns. `run` is a task of the model version's
     nursery; it wakes for deadlines only."""
 
-    __slots__ = ("_alarm", "_clock", "_core", "_now_ns", "_performer", "_performing")
+    __slots__ = ("_alarm", "_clock", "_core", "_has_more", "_performer", "_performing", "decided_ns")
 
     def __init__(self, core: SchedulerCore, clock: Clock, performer: Performer) -> None:
         self._core = core
@@ -68,23 +68,25 @@ class SchedulerDriver:
         self._performer = performer
         self._alarm = ExactAlarm(clock, self._advance)
         self._performing = False
-        self._now_ns = 0
+        self._has_more = False  # the core was given something since its actions were taken
+        self.decided_ns = 0
+        """The time of the last decision, also while it is performed."""
 
     async def run(self) -> None:
         """Tell the core of deadlines, exactly when they come. Runs until cancelled."""
         await self._alarm.run()
 
     def _advance(self, now_ns: int) -> None:
-        self._now_ns = max(self._now_ns, now_ns)
-        self._core.advance(self._now_ns)
+        self.decided_ns = max(self.decided_ns, now_ns)
+        self._core.advance(self.decided_ns)
         self._perform()
 
     def submit(self, ticket: Ticket) -> None:
         """Accept a ticket. Raises Unavailable when its queue is full or the driver was stopped."""
         now_ns = self._clock.now_ns()  # as `_now`, whose call is felt on this path
-        if now_ns < self._now_ns:
-            now_ns = self._now_ns
-        self._now_ns = now_ns
+        if now_ns < self.decided_ns:
+            now_ns = self.decided_ns
+        self.decided_ns = now_ns
         self._core.submit(ticket, now_ns)
         self._perform()
 
@@ -148,11 +150,6 @@ class SchedulerDriver:
         """The counts of the core."""
         return self._core.snapshot()
 
-    @property
-    def decided_ns(self) -> int:
-        """The time of the last decision, also while it is performed."""
-        return self._now_ns
-
     def explain(self) -> QueueActivity:
         """The requests that wait, and why."""
         return self._core.explain(self._now())
@@ -160,18 +157,21 @@ class SchedulerDriver:
     def _now(self) -> int:
         # A deadline is told to the core at its own time, which can be some nanoseconds ahead of a clock made of floats.
         now_ns = self._clock.now_ns()
-        if now_ns < self._now_ns:
-            return self._now_ns
-        self._now_ns = now_ns
+        if now_ns < self.decided_ns:
+            return self.decided_ns
+        self.decided_ns = now_ns
         return now_ns
 
     def _perform(self) -> None:
+        self._has_more = True
         if self._performing:
             return  # inside an action: the loop below, further up the stack, takes what was decided meanwhile
         self._performing = True
         core, performer = self._core, self._performer
         try:
-            while actions := core.take_actions():
+            while self._has_more:
+                self._has_more = False
+                actions = core.take_actions()
                 if len(actions) > 1:
                     _work_first(actions)
                 for action in actions:
@@ -184,6 +184,7 @@ class SchedulerDriver:
                     elif isinstance(action, Revoke):
                         count = performer.revoke(action.instance)
                         core.revoked(action.instance, self._now(), count)
+                        self._has_more = True
                     elif isinstance(action, SequenceEnded):
                         performer.sequence_ended(action.sequence, action.why)
                     else:

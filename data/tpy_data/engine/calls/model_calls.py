@@ -1,11 +1,9 @@
-"""EngineCalls: the server as models and backends see it: models that they call, and a loop that reads what their worker processes
-send. Calls come from any thread and go on on the Trio thread."""
+"""EngineCalls: the server as models and backends see it: models that they call, and a loop that reads for them. Calls come from
+any thread and go on on the Trio thread."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,7 +13,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 import trio
 
-from tpy.backend import CallSink, Demand, DescriptorReader, Done, ExecutionRequest, WaitingBatch
+from tpy.backend import CallSink, DescriptorReader, Done, ExecutionRequest, WaitingBatch
 from tpy.errors import Internal, TpyError, Unavailable, Unsupported
 from tpy.limits import (
     CALL_CIRCLE_CHECK_S,
@@ -25,12 +23,12 @@ from tpy.limits import (
 )
 from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest, ModelDescription, held_bytes
 from tpy.observers import RequestObservers
-from tpy.reactor import Reactor, reactor_of_run
+from tpy.reactor import reactor_of_run
 from tpy.services import LoadingService, ResponseSink
-from tpy.unexpected import unexpected_error
 from tpy_data.engine.calls.core import CallingBatch, find_circle
 from tpy_data.engine.requests.handle import NO_RESOURCES, EngineHandle, Resources, WaitingRequest
 from tpy_data.engine.requests.ticket import RequestTicket
+from tpy_data.engine.watched import WatchedDescriptors
 from tpy_data.exception_text import exception_text
 from tpy_data.schedulers.core import Outcome
 
@@ -92,23 +90,16 @@ class EngineCalls:
         self._orders, self._arriving = trio.open_memory_channel[_RepositoryOrder](REPOSITORY_CALLS_WAITING_MAX)
         self._waiting: dict[WaitingBatch, set[ModelCall]] = {}
         self._calling = trio.Event()
-        self._watched: set[_Watched] = set()
-        self._is_running = False
+        self._watched = WatchedDescriptors(self._reactor)
 
     async def run(self) -> None:
         """Perform repository calls, and watch calls that take long. Runs until cancelled; repository calls that wait then are
         refused."""
-        with self._reactor.running():
-            try:
-                self._is_running = True
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._watch)
-                    async for order in self._arriving:
-                        nursery.start_soon(self._perform, order)
-            finally:
-                self._is_running = False
-                for watched in tuple(self._watched):
-                    watched.end()
+        with self._watched.running():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch)
+                async for order in self._arriving:
+                    nursery.start_soon(self._perform, order)
 
     def soon(self, function: Callable[[], object]) -> bool:
         """Call `function` on the Trio thread. False when the loop has ended."""
@@ -131,7 +122,7 @@ class EngineCalls:
 
     def watch(self, descriptor: int, reader: DescriptorReader) -> bool:
         """As `LoopCalls.watch`."""
-        return self.soon(partial(self._begin_watching, descriptor, reader))
+        return self.soon(partial(self._watched.add, descriptor, reader))
 
     def load_model(self, request: LoadRequest, done: Done) -> None:
         """As `ServerCalls.load_model`."""
@@ -147,14 +138,6 @@ class EngineCalls:
             answer(False)
 
     # On the Trio thread
-
-    def _begin_watching(self, descriptor: int, reader: DescriptorReader) -> None:
-        watched = _Watched(descriptor, reader, self._reactor, self._watched)
-        with contextlib.suppress(OSError):  # the system has no memory for one more: a thread reads it
-            if self._is_running:
-                self._reactor.add(watched)
-                return
-        watched.end()
 
     def _is_ready(self, model_name: str, version: int | None) -> bool:
         try:
@@ -261,43 +244,6 @@ class EngineCalls:
 def _tickets(waiting: WaitingBatch) -> list[RequestTicket]:
     """The requests of a batch; none of a warm-up's."""
     return [request for request in waiting.requests if isinstance(request, RequestTicket)]
-
-
-class _Watched:
-    """A descriptor that a reader has the reactor watch. Owns it, and is one of `all` until it is closed."""
-
-    def __init__(self, descriptor: int, reader: DescriptorReader, reactor: Reactor, all_watched: set[_Watched]) -> None:
-        self.is_continuing = False
-        self._descriptor = descriptor
-        self._reader = reader
-        self._reactor = reactor
-        self._all = all_watched
-        self._all.add(self)
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def receive(self) -> Demand:
-        if self not in self._all:  # closed in between
-            return Demand.PAUSE
-        demand = self._reader.ready()
-        if demand is Demand.PAUSE:  # and maybe it is watched again by now, by another descriptor
-            self._close()
-        return demand
-
-    proceed = receive
-
-    def end(self, error: BaseException | None = None) -> None:
-        """Nobody watches any more, although the reader did not say so."""
-        if error is not None:
-            unexpected_error("reading what a worker sends failed unexpectedly")
-        self._close()
-        self._reader.unwatched()
-
-    def _close(self) -> None:
-        self._reactor.discard(self)
-        self._all.discard(self)
-        os.close(self._descriptor)
 
 
 class ModelCall:

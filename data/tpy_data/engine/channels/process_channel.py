@@ -109,7 +109,8 @@ class ProcessChannel:
         self._take_events()
         if self._is_report_due:
             self.report()
-        self._begin()
+        if self._waiting:
+            self._begin()
 
     def _begin(self) -> None:
         """Give the instance what waits, if it is idle or an engine. Not while events are queued: one may be its failure, and what

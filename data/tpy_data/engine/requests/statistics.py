@@ -228,8 +228,7 @@ class VersionStatistics:
         self._output_ns += outputs_ns
         if self.latencies is not None:
             self.latencies.succeeded(requests, now_ns)
-        recent = self._recent_at(now_ns)
-        if recent is not None:
+        if self._recent is not None and (recent := self._recent_at(now_ns)) is not None:
             recent.succeeded(requests, now_ns)
 
     def first_response(self, request: CountedRequest, now_ns: int) -> None:
