@@ -57,12 +57,14 @@ class HeldWorker:
 
 
 class Direct:
-    """A channel, its worker and its reports, without an engine. The instance takes `took_ns` for a batch, and dies at `fails_at`,
-    before it has seen it if `fails_unbegun`."""
+    """A channel, its worker and its reports, without an engine. The instance takes `took_ns` for a batch, of which it computes
+    all but `waits_ns`, and dies at `fails_at`, before it has seen it if `fails_unbegun`."""
 
     def __init__(self, on_loop: LoopRule | None = None) -> None:
         self.clock, self.worker = StepClock(), HeldWorker()
         self.took_ns = [1]
+        self.waits_ns = 0
+        self._waited_ns = 0
         self.executed: list[str] = []
         self.fails_at = ""
         self.fails_unbegun = False
@@ -70,7 +72,9 @@ class Direct:
         self.on_execute: Callable[[], object] = lambda: None
         self.reported: list[list[str]] = []
         self.failures: list[str] = []
-        self.channel = ThreadChannel(self, self.worker, self.clock, on_loop=on_loop)
+        self.channel = ThreadChannel(
+            self, self.worker, self.clock, on_loop=on_loop, cpu_ns=lambda: self.clock.ns - self._waited_ns
+        )
         self.channel.open(self.take_report)
 
     def execute(self, batch: ExecutionBatch) -> list[ExecutionResult]:
@@ -78,6 +82,7 @@ class Direct:
         self.executed.append(sent.id)
         self.on_execute()
         self.clock.ns += self.took_ns.pop(0) if len(self.took_ns) > 1 else self.took_ns[0]
+        self._waited_ns += self.waits_ns
         if sent.id == self.fails_at:
             raise InstanceFailure("it died", begun=not self.fails_unbegun)
         return [ExecutionResult(error=Internal("refused") if self.refuses else None)] * len(batch.requests)

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-import threading
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-import trio
 
 from tests.engine.direct_channel import Direct
-from tests.engine.ensembles import ensemble, step
-from tests.engine.fakes import Rig, ScriptedBackend, config, dynamic, identity, instances, request, rig, values
-from tpy import reactor
-from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
-from tpy.config.model_config import DynamicBatching
 from tpy.limits import (
+    HAND_OVER_NS_MAX,
+    HAND_OVER_NS_MIN,
+    HAND_OVERS_COMPARED,
     LOOP_EXECUTION_INPUT_BYTES_MAX,
-    LOOP_EXECUTION_NS_MAX,
     LOOP_EXECUTION_PAUSE,
     LOOP_EXECUTION_STREAK_MAX,
     LOOP_EXECUTION_STREAK_MIN,
@@ -27,11 +20,8 @@ from tpy.limits import (
     QUICK_BATCHES_NS_MAX,
 )
 from tpy.messages import DataType, Tensor
-from tpy.units import NS_PER_S
-from tpy_data.engine.channels import loop_rule
 from tpy_data.engine.channels.loop_rule import LoopRule
 from tpy_data.engine.requests.batch import Batch
-from tpy_data.executors.executor import ThreadExecutor
 
 STREAK = LOOP_EXECUTION_STREAK_MIN
 LATE_MAX = STREAK // 2
@@ -60,6 +50,7 @@ class OnLoop(Direct):
         self.turns = FakeTurns()
         super().__init__(LoopRule(self.turns))  # type: ignore[arg-type]
         self.threads = ""
+        self.hand_over_ns = 0
 
     def ask(self, *arrays: np.ndarray, datatype: DataType = DataType.FP32) -> None:
         """One request, up to its report."""
@@ -70,8 +61,10 @@ class OnLoop(Direct):
 
     def work(self) -> None:
         """Do the work of the thread, up to its report."""
+        self.clock.ns += self.hand_over_ns // 2
         while self.worker.jobs:
             self.worker.step()
+        self.clock.ns += self.hand_over_ns // 2
         self.report()
 
     def ask_often(self, count: int) -> None:
@@ -154,9 +147,9 @@ def test_a_batch_has_no_more_rows_than_those_that_were_quick() -> None:
 
 
 @pytest.mark.parametrize(("took_ns", "others", "count"), [
-    (LOOP_EXECUTION_NS_MAX, True, None),
-    (LOOP_EXECUTION_NS_MAX + 1, False, None),
-    (LOOP_EXECUTION_NS_MAX + 1, True, LATE_MAX + 1),
+    (HAND_OVER_NS_MIN, True, None),
+    (HAND_OVER_NS_MIN + 1, False, None),
+    (HAND_OVER_NS_MIN + 1, True, LATE_MAX + 1),
     (QUICK_BATCHES_NS_MAX, True, 2),
     (QUICK_BATCHES_NS_MAX + 1, False, 2),
     (LOOP_TURN_NS_MAX, True, 2),
@@ -197,7 +190,7 @@ def test_half_of_the_time_is_too_much() -> None:
 def test_those_behind_it_wait_for_one() -> None:
     direct = OnLoop()
     direct.ask_often(STREAK)
-    direct.took_ns = [LOOP_EXECUTION_NS_MAX + 1]
+    direct.took_ns = [HAND_OVER_NS_MIN + 1]
     for _ in range(LATE_MAX + 1):
         direct.give("bcde")  # three of four have others behind them
         direct.turns.end()
@@ -218,6 +211,66 @@ def test_two_quick_ones_in_the_thread_outweigh_a_slow_one() -> None:
     slow.took_ns = 200 * [QUICK_BATCHES_NS_MAX + 1, 1]
     slow.ask_often(400)
     assert "L" not in slow.threads
+
+
+def test_what_waited_in_the_thread_says_nothing() -> None:
+    direct = OnLoop()
+    direct.took_ns = 200 * [4 * QUICK_BATCHES_NS_MAX, 1, 4 * QUICK_BATCHES_NS_MAX]
+    direct.waits_ns = 3 * QUICK_BATCHES_NS_MAX
+    direct.ask_often(3 * STREAK)
+    assert direct.threads[-2:] == "TL"
+    slow = OnLoop()
+    slow.took_ns = 200 * [4 * QUICK_BATCHES_NS_MAX, 1, 4 * QUICK_BATCHES_NS_MAX]
+    slow.waits_ns = 3 * QUICK_BATCHES_NS_MAX - 1
+    slow.ask_often(600)
+    assert "L" not in slow.threads
+    waiting = OnLoop()
+    waiting.took_ns, waiting.waits_ns = [4 * QUICK_BATCHES_NS_MAX], 4 * QUICK_BATCHES_NS_MAX
+    waiting.ask_often(10 * STREAK)
+    assert "L" not in waiting.threads, "nor that it was quick"
+
+
+@pytest.mark.parametrize(
+    ("hand_over_ns", "longest_ns"),
+    [
+        (0, HAND_OVER_NS_MIN),
+        (HAND_OVER_NS_MIN // 2, HAND_OVER_NS_MIN),
+        (2 * HAND_OVER_NS_MIN, 2 * HAND_OVER_NS_MIN),
+        (HAND_OVER_NS_MAX, HAND_OVER_NS_MAX),
+        (10 * HAND_OVER_NS_MAX, HAND_OVER_NS_MAX),
+    ],
+)
+def test_the_loop_executes_for_as_long_as_handing_over_takes(hand_over_ns: int, longest_ns: int) -> None:
+    direct = OnLoop()
+    direct.hand_over_ns = 10 * HAND_OVER_NS_MAX
+    direct.ask_often(HAND_OVERS_COMPARED - 1)
+    direct.hand_over_ns = hand_over_ns
+    direct.ask_often(1)
+    direct.hand_over_ns = 0
+    direct.ask_often(max(0, STREAK - HAND_OVERS_COMPARED))
+    direct.turns.has_more = True
+    for took_ns, thread in ((longest_ns, "L"), (longest_ns + 1, "T")):
+        direct.took_ns = [took_ns]
+        direct.ask_often(2 * LATE_MAX)
+        assert direct.threads[-1] == thread
+    direct.took_ns, direct.hand_over_ns = [1], 2 * HAND_OVER_NS_MIN
+    direct.ask_often(LOOP_EXECUTION_PAUSE + STREAK)
+    direct.took_ns, direct.threads = [2 * HAND_OVER_NS_MIN], ""
+    direct.ask_often(2 * LATE_MAX)
+    assert direct.threads == "L" * 2 * LATE_MAX, "it is measured again"
+
+
+def test_only_what_the_thread_begins_with_says_how_long_handing_over_takes() -> None:
+    direct = OnLoop()
+    direct.took_ns = [QUICK_BATCHES_NS_MAX]
+    for _ in range(HAND_OVERS_COMPARED):
+        direct.give("abcd")
+        direct.turns.end()
+        direct.work()
+    direct.ask_often(STREAK)
+    direct.turns.has_more, direct.took_ns = True, [HAND_OVER_NS_MIN + 1]
+    direct.ask_often(2 * LATE_MAX)
+    assert direct.threads[-1] == "T"
 
 
 def test_a_rule_that_was_left_for_long_recovers_although_some_are_slow_in_the_thread() -> None:
@@ -355,98 +408,3 @@ def test_an_instance_that_dies_on_the_loop_has_failed(unbegun: bool) -> None:
     direct.give("b")
     direct.turns.end()
     assert direct.executed[-1] == "a", "nothing more is executed"
-
-
-def depth() -> int:
-    """The frames on this thread's stack. `inspect.stack` takes milliseconds."""
-    count, frame = 0, inspect.currentframe()
-    while frame is not None:
-        count, frame = count + 1, frame.f_back
-    return count
-
-
-class Placed:
-    """A backend whose instances may be executed in any thread, which notes the one of each batch."""
-
-    def __init__(self) -> None:
-        self.backend = ScriptedBackend(self._execute)
-        self.backend.any_thread = True
-        self.dies_at = -1
-        self.on_loop: list[bool] = []
-        self.depths: list[int] = []
-        self._loop = threading.get_ident()
-
-    def _execute(self, batch: ExecutionBatch) -> list[ExecutionResult]:
-        self.depths.append(depth())
-        self.on_loop.append(threading.get_ident() == self._loop)
-        if batch.requests[0].inputs["IN"].array[0, 0] == self.dies_at:
-            raise InstanceFailure("it died")
-        return identity(batch)
-
-
-@pytest.fixture
-def placed(monkeypatch: pytest.MonkeyPatch) -> Placed:
-    for limit in ("QUICK_BATCHES_NS_MAX", "LOOP_EXECUTION_NS_MAX", "LOOP_TURN_NS_MAX"):
-        monkeypatch.setattr(loop_rule, limit, 60 * NS_PER_S)  # however slow the machine
-    monkeypatch.setattr(reactor, "LOOP_TURN_NS_MAX", 60 * NS_PER_S)
-    return Placed()
-
-
-async def _ask_often(r: Rig, count: int = 2 * STREAK) -> None:
-    for number in range(count):
-        assert values(await r.submit(request(value=number)).wait()) == [number] * 2
-
-
-@pytest.mark.parametrize("batching", [None, dynamic()])
-@pytest.mark.parametrize("count", [1, 2])
-async def test_a_quick_model_is_executed_on_the_loop(placed: Placed, batching: DynamicBatching | None, count: int) -> None:
-    with trio.fail_after(30):
-        async with rig(backend=placed.backend, executor=ThreadExecutor()) as r:
-            await r.serve(config(dynamic_batching=batching, instance_group=instances(count)))
-            await _ask_often(r, 2 * count * STREAK)
-            (statistics,) = r.plane.statistics("m")
-            assert statistics.execution_count == statistics.inference.success.count == 2 * count * STREAK
-    assert not any(placed.on_loop[: count * STREAK])
-    assert [number for number, on_loop in enumerate(placed.on_loop) if not on_loop][count * STREAK :] in ([], [63])
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"dynamic_batching": dynamic()}, {"max_batch_size": 1}, {"instance_group": instances(4)}], ids=str
-)
-async def test_requests_that_come_together_are_executed_on_the_loop_too(placed: Placed, changes: dict[str, Any]) -> None:
-    with trio.fail_after(30):
-        async with rig(backend=placed.backend, executor=ThreadExecutor()) as r:
-            await r.serve(config(**changes))
-            for _ in range(8 * STREAK):
-                for sink in [r.submit() for _ in range(4)]:
-                    await sink.wait()
-    assert all(placed.on_loop[-STREAK:])
-
-
-async def test_an_instance_that_dies_on_the_loop_is_started_again(placed: Placed) -> None:
-    placed.dies_at = STREAK + 1
-    with trio.fail_after(30):
-        async with rig(backend=placed.backend, executor=ThreadExecutor()) as r:
-            await r.serve(config())
-            for number in range(STREAK + 4):
-                sink = r.submit(request(value=number))
-                await sink.wait()
-                assert sink.response.error is None or (number, sink.error) == (placed.dies_at, "Internal: it died")
-            (statistics,) = r.plane.statistics("m")
-            assert (statistics.inference.success.count, statistics.failures.backend) == (STREAK + 3, 1)
-    assert placed.on_loop[STREAK : STREAK + 2] == [True, True]
-    assert placed.on_loop[STREAK + 2] is False, "the new instance has a rule of its own"
-
-
-async def test_an_ensemble_of_quick_models_needs_no_deep_stack(placed: Placed) -> None:
-    """Each step is answered before it is given away."""
-    chain = [step("m", f"T{number}", f"T{number + 1}") for number in range(1, 39)]
-    with trio.fail_after(30):
-        async with rig(backend=placed.backend, executor=ThreadExecutor()) as r:
-            await r.serve(config())
-            await r.serve(ensemble("e", step("m", "IN", "T1"), *chain, step("m", "T39", "OUT")))
-            await _ask_often(r, STREAK)
-            placed.depths.clear()
-            assert values(await r.submit(request(model="e")).wait()) == [1, 1]
-    assert placed.on_loop[STREAK:] == [True] * 40
-    assert max(placed.depths) - min(placed.depths) < 20

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tpy import limits
+from tpy.limits import loading as limits
 from tpy_tools.load import AnswerPart, Slot
 from tpy_tools.load import records as module
 from tpy_tools.load.gpus import MeasuredGpu, gpus_of, use_of

@@ -8,10 +8,8 @@ from tpy.limits.cloud import *  # noqa: F403
 from tpy.limits.engines import *  # noqa: F403
 from tpy.limits.grpc import *  # noqa: F403
 from tpy.limits.http import *  # noqa: F403
-from tpy.limits.loading import *  # noqa: F403
 from tpy.limits.observing import *  # noqa: F403
 from tpy.limits.on_demand import *  # noqa: F403
-from tpy.limits.ray import *  # noqa: F403
 from tpy.limits.remote import *  # noqa: F403
 from tpy.limits.rollouts import *  # noqa: F403
 from tpy.units import GIB, KIB, MIB, NS_PER_MS, NS_PER_S
@@ -29,27 +27,6 @@ ECHO_LIST_CHARACTERS_MAX: Final = 4096
 
 ERROR_CHARACTERS_MAX: Final = 64 * KIB
 """A whole error text, whoever made it: room for a long traceback of a model."""
-
-TRACE_TENSOR_BYTES_MAX: Final = MIB
-"""A tensor that a trace has, copied by the loop and written as text, several times as large: larger ones are left out."""
-
-TRACES_COLLECTED_MAX: Final = 10_000
-"""Traces that are kept in memory for one file, whatever --trace-config says: some 20 MB without tensors."""
-
-TRACES_HELD_BYTES_MAX: Final = 64 * MIB
-"""Tensors of all traces that are not written yet; tensors beyond it are left out."""
-
-TRACES_CLOSE_S_MAX: Final = 5.0
-"""A server that stops waits so long for traces to be written or sent."""
-
-TRACES_RECENT_MAX: Final = 64
-"""The newest traces that are kept in memory, to be looked at: without tensors, some 2 KB each."""
-
-TRACE_PARTS_RECENT_MAX: Final = 200
-"""Steps and calls that such a trace has at most; the trace file has all."""
-
-TRACES_WAITING_MAX: Final = 1000
-"""Writes that wait for the disk; what comes on top is lost, so that a disk that hangs costs traces and no memory."""
 
 TENSORFLOW_CALLABLES_MAX: Final = 16
 """Choices of outputs for which an instance of a TensorFlow model keeps a compiled call: clients of one model ask for few. The
@@ -250,11 +227,18 @@ answers that clients hardly notice. A model whose batch takes longer is slow, an
 LOOP_EXECUTION_INPUT_BYTES_MAX: Final = 64 * KIB
 """Batches with larger inputs go to the instance's thread: the same bound as for what the loop itself copies to a worker."""
 
-LOOP_EXECUTION_NS_MAX: Final = 100_000
-"""Executions that take longer are left to the thread when others come meanwhile: about as long as handing over takes."""
+HAND_OVER_NS_MIN: Final = 100_000
+"""Executions that take longer than handing over to a thread and back are left to the thread when others come meanwhile. So long
+it takes on a quick machine with nothing else to do."""
+
+HAND_OVER_NS_MAX: Final = 300_000
+"""As long as that it may seem to take: what waits for the interpreter waits for longer, and a thread is of use to others."""
+
+HAND_OVERS_COMPARED: Final = 16
+"""The quickest of this many says how long it takes here and now: longer on a slow machine, and where the interpreter is busy."""
 
 LOOP_EXECUTION_PAUSE: Final = 512
-"""The number of those, before some are tried on the loop again: a few in a hundred."""
+"""Batches that are left to it then, before some are tried on the loop again: a few in a hundred."""
 
 LOOP_EXECUTION_STREAK_MIN: Final = 16
 """Executions that must have been quick before one is on the loop."""

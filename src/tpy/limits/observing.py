@@ -1,4 +1,4 @@
-"""Bounds of metrics, those of models among them, of the log and the access log, of what a server says of itself, and of
+"""Bounds of metrics, those of models among them, of traces, logs and the access log, of what a server says of itself, and of
 recordings of requests."""
 
 from __future__ import annotations
@@ -140,3 +140,24 @@ kernel about a millisecond per GiB of the process."""
 
 LEAK_WARNING_S: Final = 3600.0
 """A leak that goes on is told in the log again after so long."""
+
+TRACE_TENSOR_BYTES_MAX: Final = MIB
+"""A tensor that a trace has, copied by the loop and written as text, several times as large: larger ones are left out."""
+
+TRACES_COLLECTED_MAX: Final = 10_000
+"""Traces that are kept in memory for one file, whatever --trace-config says: some 20 MB without tensors."""
+
+TRACES_HELD_BYTES_MAX: Final = 64 * MIB
+"""Tensors of all traces that are not written yet; tensors beyond it are left out."""
+
+TRACES_CLOSE_S_MAX: Final = 5.0
+"""A server that stops waits so long for traces to be written or sent."""
+
+TRACES_RECENT_MAX: Final = 64
+"""The newest traces that are kept in memory, to be looked at: without tensors, some 2 KB each."""
+
+TRACE_PARTS_RECENT_MAX: Final = 200
+"""Steps and calls that such a trace has at most; the trace file has all."""
+
+TRACES_WAITING_MAX: Final = 1000
+"""Writes that wait for the disk; what comes on top is lost, so that a disk that hangs costs traces and no memory."""

@@ -21,7 +21,7 @@ from tpy.config import ConfigError, ModelConfig, format_pbtxt, parse_pbtxt
 from tpy.config.model_config import InstanceGroup, InstanceKind, ModelInput, ModelOutput, ModelParameter, TransactionPolicy
 from tpy.embedded import Response
 from tpy.errors import ERROR_OF_CODE, ErrorCode, Internal, InvalidArgument, TpyError, Unavailable
-from tpy.limits import RAY_MEMBER_TIMEOUT_S
+from tpy.limits.ray import RAY_MEMBER_TIMEOUT_S
 from tpy.messages import Tensor
 from tpy_data.backends.function import FORWARDERS, PARAMETER
 

@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tpy.limits import RAY_CLUSTER_TIMEOUT_S
+from tpy.limits.ray import RAY_CLUSTER_TIMEOUT_S
 
 
 class Want(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 from ray.serve import metrics as serve_metrics
 
-from tpy.limits import RAY_METRICS_PERIOD_S
+from tpy.limits.ray import RAY_METRICS_PERIOD_S
 
 _COUNTED = ("counter", "histogram", "summary")
 _OWN_LABELS = ("deployment", "replica", "application", "route")

@@ -21,7 +21,7 @@ from tpy.embedded.engine_thread import EngineThread
 from tpy.errors import TpyError
 from tpy.frontends.grpc.calls import GRPC_STATUS
 from tpy.frontends.grpc.transport import Handlers, Metadata, Parts, StreamHandler, UnaryHandler
-from tpy.limits import RAY_STREAM_MESSAGES_MAX
+from tpy.limits.ray import RAY_STREAM_MESSAGES_MAX
 from tpy.ray.crossing import Crossing
 
 INFERENCE = "inference.GRPCInferenceService"

@@ -16,7 +16,7 @@ from ray.data.extensions import ArrowTensorArray
 
 from tpy.embedded import Model, Server
 from tpy.errors import InvalidArgument, TpyError
-from tpy.limits import RAY_OFFLINE_REQUESTS_MAX
+from tpy.limits.ray import RAY_OFFLINE_REQUESTS_MAX
 
 Array = np.ndarray[Any, Any]
 

@@ -19,7 +19,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
 from tpy.errors import TpyError, Unavailable
-from tpy.limits import RAY_CHANGES_ATTEMPTS_MAX, RAY_CHANGES_PAUSE_S, RAY_MEMBER_TIMEOUT_S
+from tpy.limits.ray import RAY_CHANGES_ATTEMPTS_MAX, RAY_CHANGES_PAUSE_S, RAY_MEMBER_TIMEOUT_S
 from tpy.messages import IndexEntry, ModelState, ModelStatistics
 from tpy.ray.core.changes import Action, Change, Changes, Load, Models, Unload
 from tpy.ray.core.merged import merged_index, merged_statistics

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import orjson
 
-from tpy import limits
 from tpy.config import ModelConfig, to_json
+from tpy.limits import loading as limits
 from tpy_tools.analyze.core.checkpoint import CheckpointError, header_line, read_checkpoint, row_line
 from tpy_tools.analyze.core.fields import FieldError
 from tpy_tools.analyze.core.goal import Row, average

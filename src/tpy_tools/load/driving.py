@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from tpy.limits import LOAD_ANSWER_S_MAX
+from tpy.limits.loading import LOAD_ANSWER_S_MAX
 from tpy_tools.load.core.answers import AnswerPart, BrokenAnswer
 from tpy_tools.load.core.schedules import Schedule
 from tpy_tools.load.links import ClientConnection, Target, connect

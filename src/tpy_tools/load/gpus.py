@@ -9,7 +9,7 @@ from types import TracebackType
 
 import msgspec
 
-from tpy.limits import LOAD_METRICS_BYTES_MAX, LOAD_METRICS_S_MAX
+from tpy.limits.loading import LOAD_METRICS_BYTES_MAX, LOAD_METRICS_S_MAX
 from tpy.telemetry.reading import read_samples
 from tpy_tools.load.asking import NoReply, ask
 from tpy_tools.load.links import Tls, tls_context

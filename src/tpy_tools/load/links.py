@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from tpy.limits import LOAD_CONNECT_S_MAX
+from tpy.limits.loading import LOAD_CONNECT_S_MAX
 from tpy_tools.load.core.answers import AnswerPart, BrokenAnswer
 from tpy_tools.load.core.http1 import AnswerReader, EventSplitter
 from tpy_tools.load.core.http2 import GrpcConnection

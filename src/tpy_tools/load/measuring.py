@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import msgspec
 
-from tpy.limits import LOAD_SLOTS_MAX
+from tpy.limits.loading import LOAD_SLOTS_MAX
 from tpy_tools.load.calls import Template
 from tpy_tools.load.checking import Expected
 from tpy_tools.load.core.histogram import LatencyHistogram

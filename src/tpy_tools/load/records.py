@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tpy.limits import LOAD_BODIES_BYTES_MAX, LOAD_RECORDS_KEPT_MAX
+from tpy.limits.loading import LOAD_BODIES_BYTES_MAX, LOAD_RECORDS_KEPT_MAX
 from tpy_tools.load.core.answers import AnswerPart
 from tpy_tools.load.driving import Slot
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from tpy.limits import LOAD_ANSWER_S_MAX
+from tpy.limits.loading import LOAD_ANSWER_S_MAX
 from tpy.messages.statistics import Duration, InferenceStatistics
 from tpy_tools.load.asking import NoReply, ask
 from tpy_tools.load.calls import error_text, model_path

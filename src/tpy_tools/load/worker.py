@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from tpy.limits import LOAD_ERRORS_MAX, LOAD_LATENCIES_KEPT_MAX
+from tpy.limits.loading import LOAD_ERRORS_MAX, LOAD_LATENCIES_KEPT_MAX
 from tpy_tools.load.calls import error_text
 from tpy_tools.load.checking import Checker
 from tpy_tools.load.core.answers import AnswerPart

@@ -16,7 +16,7 @@ from typing import IO
 
 import msgspec
 
-from tpy.limits import LOAD_REPORT_S_MAX
+from tpy.limits.loading import LOAD_REPORT_S_MAX
 from tpy_tools.load import worker
 from tpy_tools.load.exchange import LENGTH, SNAPSHOT, STOP, WorkerSettings, WorkerSnapshot, write_message
 

@@ -3,6 +3,7 @@ server's."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -84,11 +85,20 @@ class ThreadChannel:
     one turn of the loop together.
     """
 
-    def __init__(self, instance: ModelInstance, worker: Worker, clock: Clock, *, on_loop: LoopRule | None = None) -> None:
+    def __init__(
+        self,
+        instance: ModelInstance,
+        worker: Worker,
+        clock: Clock,
+        *,
+        on_loop: LoopRule | None = None,
+        cpu_ns: Callable[[], int] = time.thread_time_ns,
+    ) -> None:
         self._instance = instance
         self._takes = instance.takes if isinstance(instance, DeviceInstance) else frozenset()
         self._worker = worker
         self._clock = clock
+        self._cpu_ns = cpu_ns
         self._report: Report = not_opened
         self.waiting: deque[Batch] = deque()
         self._finished: deque[Batch] = deque()
@@ -101,6 +111,8 @@ class ThreadChannel:
         self._has_failed = False
         self._failure: str | None = None  # that was not reported yet
         self._is_active = False  # whether a job is with the thread that will look at `waiting` once more
+        self._given_ns: int | None = None  # when it got that, until it begins with it
+        self._waited_ns: int | None = None  # for how long it did not, until that is reported
 
     def open(self, report: Report) -> None:
         """As `InstanceChannel.open`."""
@@ -125,6 +137,8 @@ class ThreadChannel:
         self._here.clear()
         if not self._is_active:
             self._is_active = True
+            if self._on_loop is not None:
+                self._given_ns = self._clock.now_ns()
             self._worker.put(BatchJob(self))
 
     def _execute_here(self) -> None:
@@ -192,13 +206,20 @@ class ThreadChannel:
             batch = self._current = None
         if batch is not None:
             self._begin(batch)
+            if self._given_ns is not None:
+                self._waited_ns, self._given_ns = batch.times.start_ns - self._given_ns, None
 
     def execute(self) -> bool:
         """In the thread: execute it. Returns whether to report."""
         batch, self._current = self._current, None
         if batch is None:
             return self._begin_report() if self._finished else False
-        self._execute(batch)
+        if self._on_loop is None:
+            self._execute(batch)
+        else:
+            before_ns = self._cpu_ns()
+            self._execute(batch)
+            batch.cpu_ns = self._cpu_ns() - before_ns
         self._has_failed = batch.failure is not None  # first: the loop may execute the next one when this is reported
         if batch.is_started:
             self._finished.append(batch)
@@ -233,6 +254,9 @@ class ThreadChannel:
         if self._on_loop is not None:
             for batch in batches:
                 self._on_loop.executed(batch, on_loop=False)
+            if batches and self._waited_ns is not None:
+                self._on_loop.handed_over(self._waited_ns + self._clock.now_ns() - batches[-1].times.end_ns)
+                self._waited_ns = None
         if batches or failure is not None:
             self._report(batches, failure)
 

@@ -86,10 +86,11 @@ class Batch(ExecutionBatch):
 
     When it is over, `results` holds one result per ticket, in order. `failure` says that, and why, the instance can run nothing
     any more; then `is_started` false that it cannot have seen anything of the batch. `is_executed` false: its only request had
-    ended before its turn. `notes_begin`: somebody wants to know of one of its requests when it is begun.
+    ended before its turn. `notes_begin`: somebody wants to know of one of its requests when it is begun. `cpu_ns`: the CPU time
+    of its thread, 0 where that is not measured.
     """
 
-    __slots__ = ("failure", "instance_name", "is_executed", "is_started", "notes_begin", "results", "tickets")
+    __slots__ = ("cpu_ns", "failure", "instance_name", "is_executed", "is_started", "notes_begin", "results", "tickets")
 
     def __init__(self, instance_name: str, tickets: Sequence[RequestTicket]) -> None:
         self.instance_name = instance_name
@@ -97,6 +98,7 @@ class Batch(ExecutionBatch):
         self.times = PhaseTimes()
         self.results: Sequence[ExecutionResult] = ()
         self.failure: str | None = None
+        self.cpu_ns = 0
         self.is_executed = True
         self.is_started = True
         self.notes_begin = False

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from tpy.cli.parsing import UsageError
-from tpy.limits import LOAD_FILES_MAX
+from tpy.limits.loading import LOAD_FILES_MAX
 from tpy.messages import DataType, Tensor
 from tpy.messages.datatypes import BY_WORD
 from tpy_tools.commands.infer_request import picture_of

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import click
 
 from tpy.cli.parsing import UsageError
-from tpy.limits import LOAD_INTERVALS_MAX
+from tpy.limits.loading import LOAD_INTERVALS_MAX
 from tpy_tools.commands.perf.options import PerfOptions
 from tpy_tools.commands.perf.planning import headers_of, inputs_of, load_of, members_of, raw_load, rules_of, target_of, tls_of
 from tpy_tools.commands.perf.profile import left_out, render_profile

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from tpy import limits
+from tpy.limits import loading as limits
 from tpy_tools.load.core.answers import AnswerPart, BrokenAnswer
 
 _HEAD_END = b"\r\n\r\n"

@@ -22,7 +22,7 @@ from tpy.http2.codes import (
     window_update_frame,
 )
 from tpy.http2.header_blocks import HeaderReader, Headers, HeaderWriter
-from tpy.limits import LOAD_CREDIT_BYTES, LOAD_HEAD_BYTES_MAX
+from tpy.limits.loading import LOAD_CREDIT_BYTES, LOAD_HEAD_BYTES_MAX
 from tpy_tools.load.core.answers import AnswerPart, BrokenAnswer
 
 _PRIORITY_BYTES = 5

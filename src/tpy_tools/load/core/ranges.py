@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tpy.limits import LOAD_LEVELS_MAX
+from tpy.limits.loading import LOAD_LEVELS_MAX
 
 
 class BadRange(Exception):
