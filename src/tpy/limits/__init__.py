@@ -237,8 +237,9 @@ HAND_OVER_NS_MAX: Final = 300_000
 HAND_OVERS_COMPARED: Final = 16
 """The quickest of this many says how long it takes here and now: longer on a slow machine, and where the interpreter is busy."""
 
-LOOP_EXECUTION_PAUSE: Final = 512
-"""Batches that are left to it then, before some are tried on the loop again: a few in a hundred."""
+LOOP_EXECUTION_PAUSE: Final = 256
+"""Batches that are left to it then, before some are tried on the loop again: a few in a hundred. In a process whose interpreter is
+busy they take seconds where more are left to it."""
 
 LOOP_EXECUTION_STREAK_MIN: Final = 16
 """Executions that must have been quick before one is on the loop."""
