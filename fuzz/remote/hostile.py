@@ -12,7 +12,7 @@ from fuzz.remote.trial import Memory
 from fuzz.target import Violation
 from tpy.devices import ArrayReference
 from tpy.errors import InvalidArgument, NotFound
-from tpy.limits import REMOTE_FRAME_BYTES_MAX
+from tpy.limits.remote import REMOTE_FRAME_BYTES_MAX
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
 from tpy.remote.core import messages as m
 from tpy.remote.core import questions as q

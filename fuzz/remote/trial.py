@@ -11,7 +11,7 @@ import numpy as np
 from fuzz.chance import Chance
 from fuzz.target import Violation
 from tpy.errors import Unavailable
-from tpy.limits import REMOTE_INLINE_BYTES_MAX, REMOTE_WINDOW_BYTES, REMOTE_WINDOW_RESPONSES
+from tpy.limits.remote import REMOTE_INLINE_BYTES_MAX, REMOTE_WINDOW_BYTES, REMOTE_WINDOW_RESPONSES
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
 from tpy.remote.core import messages as m
 from tpy.remote.core.answerer import Answerer, RemoteRequest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from tests.engine.direct_channel import Direct
 from tpy.limits import (
+    HAND_OVER_KEPT,
     HAND_OVER_NS_MAX,
     HAND_OVER_NS_MIN,
     HAND_OVERS_COMPARED,
@@ -20,6 +22,7 @@ from tpy.limits import (
     QUICK_BATCHES_NS_MAX,
 )
 from tpy.messages import DataType, Tensor
+from tpy_data.engine.channels.channel import ThreadChannel
 from tpy_data.engine.channels.loop_rule import LoopRule
 from tpy_data.engine.requests.batch import Batch
 
@@ -48,9 +51,10 @@ class OnLoop(Direct):
 
     def __init__(self) -> None:
         self.turns = FakeTurns()
-        super().__init__(LoopRule(self.turns))  # type: ignore[arg-type]
+        self.rule = LoopRule(self.turns)  # type: ignore[arg-type]
+        super().__init__(self.rule)
         self.threads = ""
-        self.hand_over_ns = 0
+        self.there_ns = [0]
 
     def ask(self, *arrays: np.ndarray, datatype: DataType = DataType.FP32) -> None:
         """One request, up to its report."""
@@ -61,10 +65,10 @@ class OnLoop(Direct):
 
     def work(self) -> None:
         """Do the work of the thread, up to its report."""
-        self.clock.ns += self.hand_over_ns // 2
+        if self.worker.jobs:
+            self.clock.ns += self.there_ns.pop(0) if len(self.there_ns) > 1 else self.there_ns[0]
         while self.worker.jobs:
             self.worker.step()
-        self.clock.ns += self.hand_over_ns // 2
         self.report()
 
     def ask_often(self, count: int) -> None:
@@ -214,63 +218,148 @@ def test_two_quick_ones_in_the_thread_outweigh_a_slow_one() -> None:
 
 
 def test_what_waited_in_the_thread_says_nothing() -> None:
-    direct = OnLoop()
-    direct.took_ns = 200 * [4 * QUICK_BATCHES_NS_MAX, 1, 4 * QUICK_BATCHES_NS_MAX]
-    direct.waits_ns = 3 * QUICK_BATCHES_NS_MAX
-    direct.ask_often(3 * STREAK)
-    assert direct.threads[-2:] == "TL"
-    slow = OnLoop()
-    slow.took_ns = 200 * [4 * QUICK_BATCHES_NS_MAX, 1, 4 * QUICK_BATCHES_NS_MAX]
-    slow.waits_ns = 3 * QUICK_BATCHES_NS_MAX - 1
-    slow.ask_often(600)
-    assert "L" not in slow.threads
-    waiting = OnLoop()
-    waiting.took_ns, waiting.waits_ns = [4 * QUICK_BATCHES_NS_MAX], 4 * QUICK_BATCHES_NS_MAX
-    waiting.ask_often(10 * STREAK)
-    assert "L" not in waiting.threads, "nor that it was quick"
+    """One in the beginning says something: CPU time is measured after a slow one."""
+    slow_ns = 4 * QUICK_BATCHES_NS_MAX
+
+    def where(waits_ns: int, took_ns: list[int], count: int = 4 * STREAK) -> str:
+        direct = OnLoop()
+        direct.took_ns, direct.waits_ns = took_ns, waits_ns
+        direct.ask_often(count)
+        return direct.threads
+
+    pattern = 200 * [slow_ns, 1, slow_ns]
+    waited = where(slow_ns - QUICK_BATCHES_NS_MAX, pattern)
+    assert waited.index("L") == 3 * STREAK + 5, "16 quick ones, after a slow one that took two of them"
+    assert "L" not in where(slow_ns - QUICK_BATCHES_NS_MAX - 1, pattern, 600), "it has computed as long"
+    assert "L" not in where(slow_ns, [slow_ns]), "nor is it taken for quick"
+    held_ns = LOOP_TURN_NS_MAX + 1
+    assert "L" not in where(held_ns, 200 * [held_ns, 1, held_ns], 600), "it would hold the loop up, whatever it does"
+    rare = STREAK * [1, *[1] * STREAK, slow_ns]
+    assert "L" in where(slow_ns, rare, 2 * STREAK)
+
+
+def test_the_cpu_time_is_that_of_the_thread() -> None:
+    """Of a real one, that has computed or waited."""
+    direct = Direct(LoopRule(FakeTurns()))  # type: ignore[arg-type]
+    direct.channel = ThreadChannel(direct, direct.worker, direct.clock, on_loop=LoopRule(FakeTurns()))  # type: ignore[arg-type]
+    direct.channel.open(direct.take_report)
+    direct.took_ns = [QUICK_BATCHES_NS_MAX + 1]
+    batches = [Batch("m_0", (direct.ticket("x"),)) for _ in range(3)]
+    works: list[Callable[[], object]] = [lambda: None, lambda: sum(range(200_000)), lambda: threading.Event().wait(0.02)]
+    for batch, work in zip(batches, works, strict=True):
+        direct.on_execute = work
+        direct.channel.give([batch])
+        thread = threading.Thread(target=direct.worker.step)
+        thread.start()
+        sum(range(400_000))  # of this thread, which is not counted
+        thread.join()
+        direct.report()
+    unmeasured, computed, waited = [batch.cpu_ns for batch in batches]
+    assert unmeasured is None
+    assert computed is not None
+    assert waited is not None
+    assert 0 < waited < computed / 2
 
 
 @pytest.mark.parametrize(
-    ("hand_over_ns", "longest_ns"),
+    ("there_ns", "longest_ns"),
     [
-        (0, HAND_OVER_NS_MIN),
-        (HAND_OVER_NS_MIN // 2, HAND_OVER_NS_MIN),
-        (2 * HAND_OVER_NS_MIN, 2 * HAND_OVER_NS_MIN),
-        (HAND_OVER_NS_MAX, HAND_OVER_NS_MAX),
-        (10 * HAND_OVER_NS_MAX, HAND_OVER_NS_MAX),
+        ([0], HAND_OVER_NS_MIN),
+        ([HAND_OVER_NS_MIN // 2], HAND_OVER_NS_MIN),
+        ([HAND_OVER_NS_MIN], 2 * HAND_OVER_NS_MIN),
+        ([HAND_OVER_NS_MIN + 20_000, HAND_OVER_NS_MIN - 20_000], 2 * HAND_OVER_NS_MIN),
+        ([HAND_OVER_NS_MAX], HAND_OVER_NS_MAX),
+        ([HAND_OVER_NS_MAX, 0], HAND_OVER_NS_MAX // 2),
     ],
 )
-def test_the_loop_executes_for_as_long_as_handing_over_takes(hand_over_ns: int, longest_ns: int) -> None:
+def test_the_loop_executes_for_as_long_as_handing_over_takes(there_ns: list[int], longest_ns: int) -> None:
     direct = OnLoop()
-    direct.hand_over_ns = 10 * HAND_OVER_NS_MAX
-    direct.ask_often(HAND_OVERS_COMPARED - 1)
-    direct.hand_over_ns = hand_over_ns
-    direct.ask_often(1)
-    direct.hand_over_ns = 0
-    direct.ask_often(max(0, STREAK - HAND_OVERS_COMPARED))
+    direct.there_ns = there_ns * HAND_OVERS_COMPARED
+    direct.ask_often(max(STREAK, HAND_OVERS_COMPARED))
     direct.turns.has_more = True
     for took_ns, thread in ((longest_ns, "L"), (longest_ns + 1, "T")):
         direct.took_ns = [took_ns]
         direct.ask_often(2 * LATE_MAX)
         assert direct.threads[-1] == thread
-    direct.took_ns, direct.hand_over_ns = [1], 2 * HAND_OVER_NS_MIN
+    direct.took_ns, direct.there_ns = [1], [HAND_OVER_NS_MIN] * 2 * LOOP_EXECUTION_PAUSE
     direct.ask_often(LOOP_EXECUTION_PAUSE + STREAK)
     direct.took_ns, direct.threads = [2 * HAND_OVER_NS_MIN], ""
     direct.ask_often(2 * LATE_MAX)
     assert direct.threads == "L" * 2 * LATE_MAX, "it is measured again"
 
 
-def test_only_what_the_thread_begins_with_says_how_long_handing_over_takes() -> None:
+def test_how_late_an_execution_is_is_told_by_what_handing_over_takes() -> None:
+    """Half of them: one that takes twice as long weighs as much as two that nobody waits for."""
+    for took_ns, late in ((4 * HAND_OVER_NS_MIN - 1, "L"), (4 * HAND_OVER_NS_MIN, "T")):
+        direct = OnLoop()
+        direct.there_ns = [HAND_OVER_NS_MIN] * STREAK
+        direct.ask_often(STREAK)
+        direct.turns.has_more, direct.took_ns = True, 100 * [took_ns, 1]
+        direct.ask_often(100)
+        assert direct.threads[STREAK + 50] == late
+
+
+def test_what_handing_over_took_once_is_forgotten() -> None:
     direct = OnLoop()
-    direct.took_ns = [QUICK_BATCHES_NS_MAX]
-    for _ in range(HAND_OVERS_COMPARED):
-        direct.give("abcd")
-        direct.turns.end()
-        direct.work()
+    direct.there_ns = [HAND_OVER_NS_MAX] * STREAK
     direct.ask_often(STREAK)
-    direct.turns.has_more, direct.took_ns = True, [HAND_OVER_NS_MIN + 1]
-    direct.ask_often(2 * LATE_MAX)
-    assert direct.threads[-1] == "T"
+    direct.turns.has_more, direct.took_ns = True, [HAND_OVER_NS_MAX]
+    direct.ask_often(HAND_OVER_KEPT + LATE_MAX)
+    assert direct.threads[STREAK:].index("T") == HAND_OVER_KEPT + 3, "each is three times as late then"
+
+
+@pytest.mark.parametrize("ended", ["restarted", "held up"])
+def test_another_instance_is_handed_batches_anew(ended: str) -> None:
+    direct = OnLoop()
+    direct.there_ns = [HAND_OVER_NS_MAX] * STREAK
+    direct.ask_often(STREAK)
+    direct.there_ns = [0]
+    if ended == "restarted":
+        direct.rule.restarted()
+        direct.ask_often(STREAK)
+    else:
+        direct.took_ns = [LOOP_TURN_NS_MAX + 1, 1]
+        direct.ask_often(1 + 8 * STREAK)
+    direct.turns.has_more, direct.took_ns, direct.threads = True, [HAND_OVER_NS_MIN + 1], ""
+    direct.ask_often(LATE_MAX + 2)
+    assert direct.threads == "L" * (LATE_MAX + 1) + "T"
+
+
+class Noting(LoopRule):
+    """Keeps what it is told of hand-overs."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeTurns())  # type: ignore[arg-type]
+        self.there_ns: list[int] = []
+
+    def handed_over(self, there_ns: int) -> None:
+        self.there_ns.append(there_ns)
+
+
+def test_only_what_the_thread_begins_with_says_how_long_handing_over_takes() -> None:
+    rule = Noting()
+    direct = Direct(rule)
+    direct.took_ns = [1_000]
+    direct.give("ab")
+    direct.clock.ns += 7
+    direct.give("c")
+    direct.worker.step()
+    direct.report()
+    assert rule.there_ns == [], "nothing is reported yet"
+    direct.give("d")
+    direct.worker.step(3)
+    direct.report()
+    direct.report()
+    assert rule.there_ns == [7]
+    direct.give("e")
+    direct.channel.revoke()
+    direct.clock.ns += 100_000
+    direct.worker.step()
+    direct.give("f")
+    direct.clock.ns += 9
+    direct.worker.step()
+    direct.report()
+    assert rule.there_ns == [7, 9]
 
 
 def test_a_rule_that_was_left_for_long_recovers_although_some_are_slow_in_the_thread() -> None:

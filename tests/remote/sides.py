@@ -13,7 +13,7 @@ import trio.testing
 
 from tests.frontends.http.fakes import FakeInference, FakeServices
 from tests.streams import SendingStream
-from tpy.limits import REMOTE_ARENA_BYTES, REMOTE_RECEIVE_BYTES
+from tpy.limits.remote import REMOTE_ARENA_BYTES, REMOTE_RECEIVE_BYTES
 from tpy.messages import DataType, IndexEntry, InferenceRequest, InferenceResponse, ModelState, Tensor
 from tpy.remote import EngineLink, open_engine, remote_services
 from tpy.remote.core.messages import FROM_FRONTEND

@@ -9,7 +9,7 @@ import trio.testing
 from tests.frontends.http.fakes import FakeServices, describe
 from tests.remote.sides import Sides, Sink, both_sides, request
 from tpy.errors import Unavailable
-from tpy.limits import REMOTE_SEEN_S_MAX
+from tpy.limits.remote import REMOTE_SEEN_S_MAX
 from tpy.messages import IndexEntry, ModelState
 from tpy.services import ResolvedModel
 

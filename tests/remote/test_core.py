@@ -14,7 +14,7 @@ from fuzz.remote.targets import CANARY, HOSTILE, PROTOCOL
 from fuzz.target import Violation
 from tpy.config import ModelConfig
 from tpy.errors import ERROR_OF_CODE, NotFound, TpyError
-from tpy.limits import REMOTE_FRAME_BYTES_MAX
+from tpy.limits.remote import REMOTE_FRAME_BYTES_MAX
 from tpy.messages import DataType, InferenceRequest, LogSettings, ServerMetadata, Tensor
 from tpy.remote.core import messages as m
 from tpy.remote.core.arena import Arena

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from tests.frontends.http.fakes import FakeServices, describe
-from tpy.limits import REMOTE_SEEN_S_MAX
+from tpy.limits.remote import REMOTE_SEEN_S_MAX
 from tpy.messages import IndexEntry, ModelState
 from tpy.remote.core import messages as m
 from tpy.remote.core.framing import FrameSplitter, ProtocolError

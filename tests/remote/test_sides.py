@@ -18,7 +18,7 @@ from tests.frontends.observing import Finished
 from tests.submitting import submit_to
 from tpy.devices import Devices
 from tpy.errors import Internal, InvalidArgument, NotFound, TpyError, Unavailable, Unsupported
-from tpy.limits import REMOTE_INLINE_BYTES_MAX, REMOTE_WINDOW_RESPONSES
+from tpy.limits.remote import REMOTE_INLINE_BYTES_MAX, REMOTE_WINDOW_RESPONSES
 from tpy.messages import (
     CudaRegistration,
     DataType,

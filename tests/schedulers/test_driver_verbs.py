@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tpy.errors import Unavailable
 from tpy.messages import QueueActivity
 from tpy.testing.trio_clock import TrioClock
 from tpy_data.schedulers.core.contract import (
@@ -169,6 +170,31 @@ async def test_a_verb_inside_of_an_action_is_performed_after_it(autojump_clock: 
     core.decisions = [[Retired(4)]]
     driver.stop()  # and it performs as before
     assert notebook.begun()[-1] == ["retired", 4]
+
+
+async def test_what_was_decided_on_a_refused_request_inside_of_an_action_is_performed(autojump_clock: MockClock) -> None:
+    core, notebook, driver = driven()
+
+    def refuse(ticket: Ticket, now_ns: int) -> None:
+        core.decisions = [[Retired(2)]]
+        raise Unavailable("full")
+
+    def submit() -> None:
+        core.submit = refuse  # type: ignore[attr-defined]
+        with pytest.raises(Unavailable):
+            driver.submit(TICKET)
+
+    core.decisions = [[Retired(1)]]
+    notebook.call_back = submit
+    driver.stop()
+    assert notebook.begun() == [["retired", 1], ["retired", 2]]
+
+
+async def test_what_revoked_batches_lead_to_is_performed(autojump_clock: MockClock) -> None:
+    core, notebook, driver = driven()
+    core.decisions = [[Revoke(4)], [Dispatch(1, [[TICKET]])]]
+    driver.submit(TICKET)
+    assert notebook.begun() == [["revoke", 4], ["dispatch", 1, [[TICKET]], []]]
 
 
 async def test_a_performer_that_raises_does_not_stop_the_driver(autojump_clock: MockClock) -> None:

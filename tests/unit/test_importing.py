@@ -15,8 +15,9 @@ from tests.backends import onnx_models
 LINES_MAX = 47_420
 """Of ours, in the modules of a server with one ONNX model: a third of 142,260. It may fall."""
 
-CPU_S_MAX = 1.0
-"""CPU time of such a server until its ports are open: three times what was measured. Machines differ by a factor of two."""
+CPU_S_MAX = 1.5
+"""CPU time of such a server until its ports are open: five times what was measured. Machines differ by a factor of two, and a
+busy one takes half as much again."""
 
 MEMORY_MB_MAX = 60
 """Memory of a server without a model, which has no ONNX Runtime in it: PSS. Machines differ little."""

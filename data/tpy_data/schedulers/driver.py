@@ -87,6 +87,7 @@ class SchedulerDriver:
         if now_ns < self.decided_ns:
             now_ns = self.decided_ns
         self.decided_ns = now_ns
+        self._has_more = True  # also when it is refused
         self._core.submit(ticket, now_ns)
         self._perform()
 

@@ -10,7 +10,6 @@ from tpy.limits.grpc import *  # noqa: F403
 from tpy.limits.http import *  # noqa: F403
 from tpy.limits.observing import *  # noqa: F403
 from tpy.limits.on_demand import *  # noqa: F403
-from tpy.limits.remote import *  # noqa: F403
 from tpy.limits.rollouts import *  # noqa: F403
 from tpy.units import GIB, KIB, MIB, NS_PER_MS, NS_PER_S
 
@@ -232,14 +231,17 @@ HAND_OVER_NS_MIN: Final = 100_000
 it takes on a quick machine with nothing else to do."""
 
 HAND_OVER_NS_MAX: Final = 300_000
-"""As long as that it may seem to take: what waits for the interpreter waits for longer, and a thread is of use to others."""
+"""As long as that it may seem to take: in a busy process what waits for the interpreter waits for longer."""
 
 HAND_OVERS_COMPARED: Final = 16
-"""The quickest of this many says how long it takes here and now: longer on a slow machine, and where the interpreter is busy."""
+"""The mean of this many says how long it takes here and now: longer on a slow machine, and where the interpreter is busy."""
+
+HAND_OVER_KEPT: Final = 16_384
+"""Executions on the loop after which it is measured anew, where they take longer than HAND_OVER_NS_MIN."""
 
 LOOP_EXECUTION_PAUSE: Final = 256
-"""Batches that are left to it then, before some are tried on the loop again: a few in a hundred. In a process whose interpreter is
-busy they take seconds where more are left to it."""
+"""Batches that are left to it then, before some are tried on the loop again: a few in a hundred. Where the
+interpreter is busy, more would take seconds."""
 
 LOOP_EXECUTION_STREAK_MIN: Final = 16
 """Executions that must have been quick before one is on the loop."""

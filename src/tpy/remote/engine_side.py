@@ -20,7 +20,7 @@ import numpy as np
 import trio
 
 from tpy.errors import Internal, InvalidArgument, InvariantViolation, NotFound, TpyError, Unavailable
-from tpy.limits import REMOTE_ARENA_BYTES, REMOTE_CALLS_MAX
+from tpy.limits.remote import REMOTE_ARENA_BYTES, REMOTE_CALLS_MAX
 from tpy.messages import IndexEntry, InferenceResponse
 from tpy.messages.inference import parameter_problem
 from tpy.regions import CountedRegion, DeviceRegion, RegionArray

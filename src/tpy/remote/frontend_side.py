@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unavailable
-from tpy.limits import REMOTE_CALLS_MAX, REMOTE_OUTBOUND_BYTES_MAX, REMOTE_WINDOW_BYTES
+from tpy.limits.remote import REMOTE_CALLS_MAX, REMOTE_OUTBOUND_BYTES_MAX, REMOTE_WINDOW_BYTES
 from tpy.messages import InferenceRequest, InferenceResponse, LogSettings, ModelDescription, held_bytes
 from tpy.observers import RequestObservers
 from tpy.remote.core import messages as m

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 import trio
 
-from tpy.limits import REMOTE_RECEIVE_BYTES
+from tpy.limits.remote import REMOTE_RECEIVE_BYTES
 from tpy.remote.core.framing import FrameSplitter, ProtocolError
 from tpy.remote.core.messages import Reader, encode
 from tpy.sending import Pieces, SendingSocket, unsent

@@ -18,7 +18,7 @@ import numpy as np
 import trio
 
 from tpy.errors import InvariantViolation
-from tpy.limits import REMOTE_ARENA_WARM_BYTES
+from tpy.limits.remote import REMOTE_ARENA_WARM_BYTES
 from tpy.remote.core.arena import Arena
 from tpy.remote.core.framing import ProtocolError
 from tpy.remote.core.messages import encode

@@ -26,7 +26,7 @@ import msgspec
 import trio
 
 from tpy.errors import Unavailable
-from tpy.limits import (
+from tpy.limits.remote import (
     REMOTE_ARENA_BYTES,
     REMOTE_EXIT_GRACE_S,
     REMOTE_HEALTHY_S,

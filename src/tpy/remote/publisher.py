@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from tpy.errors import ErrorCode, TpyError
-from tpy.limits import REMOTE_SEEN_S_MAX
+from tpy.limits.remote import REMOTE_SEEN_S_MAX
 from tpy.messages import IndexEntry
 from tpy.regions import DeviceRegion, Region, SegmentRegion
 from tpy.remote.core.framing import ProtocolError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import trio
 
-from tpy.limits import REMOTE_REGION_BYTES_MAX
+from tpy.limits.remote import REMOTE_REGION_BYTES_MAX
 from tpy.messages import RegionFacts
 from tpy.regions import Bytes, Region, RegionArray, RegionCopies, SegmentRegion, reopen_segment
 from tpy.remote.core import messages as m

@@ -11,7 +11,7 @@ from typing import Protocol
 from tpy.backend import DeviceInstance, ModelInstance
 from tpy.clock import Clock
 from tpy.errors import invariant
-from tpy.limits import QUICK_BATCHES_NS_MAX
+from tpy.limits import LOOP_EXECUTION_STREAK_MIN, QUICK_BATCHES_NS_MAX
 from tpy_data.engine.channels.loop_rule import LoopRule
 from tpy_data.engine.requests.batch import Batch
 from tpy_data.executors.executor import Worker
@@ -113,6 +113,7 @@ class ThreadChannel:
         self._is_active = False  # whether a job is with the thread that will look at `waiting` once more
         self._given_ns: int | None = None  # when it got that, until it begins with it
         self._waited_ns: int | None = None  # for how long it did not, until that is reported
+        self._measured = 0  # the number of its next batches whose CPU time is measured, which takes some microseconds
 
     def open(self, report: Report) -> None:
         """As `InstanceChannel.open`."""
@@ -207,19 +208,14 @@ class ThreadChannel:
         if batch is not None:
             self._begin(batch)
             if self._given_ns is not None:
-                self._waited_ns, self._given_ns = batch.times.start_ns - self._given_ns, None
+                self._waited_ns, self._given_ns = max(0, batch.times.start_ns - self._given_ns), None
 
     def execute(self) -> bool:
         """In the thread: execute it. Returns whether to report."""
         batch, self._current = self._current, None
         if batch is None:
             return self._begin_report() if self._finished else False
-        if self._on_loop is None:
-            self._execute(batch)
-        else:
-            before_ns = self._cpu_ns()
-            self._execute(batch)
-            batch.cpu_ns = self._cpu_ns() - before_ns
+        self._execute_there(batch)
         self._has_failed = batch.failure is not None  # first: the loop may execute the next one when this is reported
         if batch.is_started:
             self._finished.append(batch)
@@ -255,10 +251,20 @@ class ThreadChannel:
             for batch in batches:
                 self._on_loop.executed(batch, on_loop=False)
             if batches and self._waited_ns is not None:
-                self._on_loop.handed_over(self._waited_ns + self._clock.now_ns() - batches[-1].times.end_ns)
+                self._on_loop.handed_over(self._waited_ns)
                 self._waited_ns = None
         if batches or failure is not None:
             self._report(batches, failure)
+
+    def _execute_there(self, batch: Batch) -> None:
+        """In the thread. After a slow one the CPU time of the next ones is measured, for the rule."""
+        before_ns = self._cpu_ns() if self._measured else None
+        self._execute(batch)
+        if before_ns is not None:
+            self._measured -= 1
+            batch.cpu_ns = self._cpu_ns() - before_ns
+        if self._on_loop is not None and batch.took_ns > QUICK_BATCHES_NS_MAX:
+            self._measured = LOOP_EXECUTION_STREAK_MIN
 
     def _begin_report(self) -> bool:
         if self._is_reporting:

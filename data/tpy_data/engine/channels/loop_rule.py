@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from operator import gt
 
 from tpy.limits import (
+    HAND_OVER_KEPT,
     HAND_OVER_NS_MAX,
     HAND_OVER_NS_MIN,
     HAND_OVERS_COMPARED,
@@ -30,9 +31,9 @@ class LoopRule:
     Handing a batch to a thread and back wakes two threads, which then contend for the interpreter. That costs more than a small
     model takes, however many requests there are. So a batch is executed on the loop if the instance's last ones were quick, and
     it is no larger than they were: not in its rows and bytes, nor in any dimension of an input. When those on the loop took
-    longer than the quickest hand-over lately, and others came meanwhile, the next ones are left to the thread; after one that
-    held the loop up, more of them. What takes long in the thread has mostly waited there for the interpreter, and says nothing
-    then; two quick ones outweigh one for which the thread computed as long.
+    longer than handing over takes, which is measured, and others came meanwhile, the next ones are left to the thread; after one
+    that held the loop up, more of them. What takes long in the thread may have waited there for the interpreter, and says
+    nothing then; two quick ones outweigh one that has computed as long, or waited for longer than a turn may take.
 
     It holds the loop up no longer than the model has taken lately, unless its time depends on the values of its inputs
     ([decision](../../../../docs/adr/0063-quick-batches-at-the-end-of-a-turn.md)).
@@ -42,13 +43,14 @@ class LoopRule:
         "_bytes_max",
         "_calm",
         "_compared",
+        "_executed",
         "_hand_over_ns",
         "_late",
-        "_least_ns",
         "_quick",
         "_rows_max",
         "_shapes",
         "_streak",
+        "_there_ns",
         "turns",
     )
 
@@ -62,12 +64,14 @@ class LoopRule:
         self._late = 0  # how long others had to wait for executions on the loop, less the executions for which nobody had
         self._calm = 0  # executions on the loop since the streak became longer
         self._hand_over_ns = HAND_OVER_NS_MIN  # the time that handing over takes, to the thread and back
-        self._least_ns = HAND_OVER_NS_MAX  # of those since it was set
-        self._compared = 0  # the number of those
+        self._there_ns = 0  # the time that it took to the thread, since that was set
+        self._compared = 0  # the number of times
+        self._executed = 0  # the number of executions on the loop since it was set
 
     def restarted(self) -> None:
         """Another instance takes the place of this one. What held the loop up is not forgotten."""
         self._quick = self._bytes_max = self._rows_max = self._late = 0
+        self._forget_hand_overs()
         self._shapes.clear()
 
     def allows(self, batches: Sequence[Batch]) -> bool:
@@ -79,13 +83,19 @@ class LoopRule:
         """True while any may be executed there."""
         return self._quick >= self._streak
 
-    def handed_over(self, took_ns: int) -> None:
-        """A batch was handed to the thread and back, in so long beside its execution."""
-        self._least_ns = min(self._least_ns, took_ns)
+    def handed_over(self, there_ns: int) -> None:
+        """It took so long until the thread began. The way back takes about as long, and then waits for what the loop does."""
+        self._there_ns += min(there_ns, HAND_OVER_NS_MAX // 2)
         self._compared += 1
         if self._compared == HAND_OVERS_COMPARED:
-            self._hand_over_ns = max(self._least_ns, HAND_OVER_NS_MIN)
-            self._least_ns, self._compared = HAND_OVER_NS_MAX, 0
+            mean_ns = 2 * self._there_ns // HAND_OVERS_COMPARED
+            self._forget_hand_overs()
+            self._hand_over_ns = max(mean_ns, HAND_OVER_NS_MIN)
+
+    def _forget_hand_overs(self) -> None:
+        self._hand_over_ns = HAND_OVER_NS_MIN
+        self._there_ns = self._compared = 0
+        self._executed = 0
 
     def executed(self, batch: Batch, *, on_loop: bool, waiting: int = 0) -> None:
         """A batch is over. `waiting`: others that are to be executed on the loop."""
@@ -94,6 +104,9 @@ class LoopRule:
         took_ns = batch.took_ns
         if on_loop:
             is_late = took_ns > QUICK_BATCHES_NS_MAX or (took_ns > self._hand_over_ns and (waiting or self.turns.has_more))
+            self._executed += 1
+            if self._executed == HAND_OVER_KEPT:
+                self._forget_hand_overs()
             self._late = max(0, self._late + (min(took_ns // self._hand_over_ns, _LATE_MAX) if is_late else -1))
             self._calm += 1
             if took_ns > LOOP_TURN_NS_MAX:
@@ -107,7 +120,7 @@ class LoopRule:
             if self._streak > LOOP_EXECUTION_STREAK_MIN and self._calm >= 8 * self._streak:
                 self._streak, self._calm = self._streak // 8, 0
         if took_ns > QUICK_BATCHES_NS_MAX:
-            if not on_loop and batch.cpu_ns > QUICK_BATCHES_NS_MAX:
+            if not on_loop and (batch.cpu_ns is None or batch.cpu_ns > QUICK_BATCHES_NS_MAX or took_ns > LOOP_TURN_NS_MAX):
                 self._quick = max(self._quick - 2, -LOOP_EXECUTION_PAUSE)
         elif batch.results and batch.results[0].error is None:  # an error says nothing about what the model takes
             if self._quick < self._streak:

@@ -87,7 +87,7 @@ class Batch(ExecutionBatch):
     When it is over, `results` holds one result per ticket, in order. `failure` says that, and why, the instance can run nothing
     any more; then `is_started` false that it cannot have seen anything of the batch. `is_executed` false: its only request had
     ended before its turn. `notes_begin`: somebody wants to know of one of its requests when it is begun. `cpu_ns`: the CPU time
-    of its thread, 0 where that is not measured.
+    of its thread, None where that was not measured.
     """
 
     __slots__ = ("cpu_ns", "failure", "instance_name", "is_executed", "is_started", "notes_begin", "results", "tickets")
@@ -98,7 +98,7 @@ class Batch(ExecutionBatch):
         self.times = PhaseTimes()
         self.results: Sequence[ExecutionResult] = ()
         self.failure: str | None = None
-        self.cpu_ns = 0
+        self.cpu_ns: int | None = None
         self.is_executed = True
         self.is_started = True
         self.notes_begin = False

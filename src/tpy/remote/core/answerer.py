@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from tpy.limits import REMOTE_REQUESTS_MAX, REMOTE_WINDOW_BYTES, REMOTE_WINDOW_RESPONSES
+from tpy.limits.remote import REMOTE_REQUESTS_MAX, REMOTE_WINDOW_BYTES, REMOTE_WINDOW_RESPONSES
 from tpy.messages import InferenceResponse, held_bytes
 from tpy.remote.core.framing import ProtocolError
 from tpy.services import RequestHandle

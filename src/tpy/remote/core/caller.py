@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from tpy.errors import Unavailable
-from tpy.limits import REMOTE_REQUESTS_MAX, REMOTE_WINDOW_BYTES, REMOTE_WINDOW_RESPONSES
+from tpy.limits.remote import REMOTE_REQUESTS_MAX, REMOTE_WINDOW_BYTES, REMOTE_WINDOW_RESPONSES
 from tpy.messages import InferenceResponse
 from tpy.remote.core.framing import ProtocolError
 from tpy.remote.core.messages import Cancel, Taken

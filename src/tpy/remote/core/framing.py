@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from tpy.limits import REMOTE_FRAME_BYTES_MAX
+from tpy.limits.remote import REMOTE_FRAME_BYTES_MAX
 
 
 class ProtocolError(Exception):

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tpy.limits import REMOTE_INLINE_BYTES_MAX, REMOTE_LOOP_BYTES_MAX, REMOTE_PIECE_BYTES_MIN
+from tpy.limits.remote import REMOTE_INLINE_BYTES_MAX, REMOTE_LOOP_BYTES_MAX, REMOTE_PIECE_BYTES_MIN
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Residency, SequencePosition, Tensor, held_bytes
 from tpy.messages.inference import NO_PARAMETERS
 from tpy.messages.tensors import ELEMENT_BYTES
