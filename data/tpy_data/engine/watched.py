@@ -21,7 +21,7 @@ class WatchedDescriptors:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Watch in this block. Behind it readers are told that nobody watches (`DescriptorReader.unwatched`)."""
+        """Watch in this block. After it readers are told that nobody watches (`DescriptorReader.unwatched`)."""
         with self._reactor.running():
             try:
                 self._is_running = True

@@ -68,8 +68,8 @@ class AnyThreadInstance(Protocol):
     @property
     def any_thread(self) -> bool:
         """Returns whether `execute` may be called on any thread, one call at a time: it asks nothing of the server, runs no code
-        of a user's, and inputs of the same size take about the same time. The server may call it on its loop then, when the last
-        ones took at most QUICK_BATCHES_NS_MAX. It is read once, when the instance is made."""
+        of a user's, and inputs of the same size take about the same time. The server may call it on its loop then, when most
+        took at most QUICK_BATCHES_NS_MAX. It is read once, when the instance is made."""
         ...
 
 

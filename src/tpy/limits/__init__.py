@@ -221,17 +221,17 @@ of that is little enough."""
 
 QUICK_BATCHES_NS_MAX: Final = 500_000
 """In how long they should be over: several times what handing over costs, in a worker process too, and a delay of the first
-answers that clients hardly notice. A model whose batch takes longer is slow, and not executed on the loop."""
+answers that clients hardly notice. A model whose batches take longer is slow, and not executed on the loop."""
 
 LOOP_EXECUTION_INPUT_BYTES_MAX: Final = 64 * KIB
 """Batches with larger inputs go to the instance's thread: the same bound as for what the loop itself copies to a worker."""
 
 HAND_OVER_NS_MIN: Final = 100_000
-"""Executions that take longer than handing over to a thread and back are left to the thread when others come meanwhile. So long
-it takes on a quick machine with nothing else to do."""
+"""Executions that take longer than handing over to a thread and back are left to the thread when others come meanwhile. It takes
+this long on a quick machine that is otherwise idle."""
 
 HAND_OVER_NS_MAX: Final = 300_000
-"""As long as that it may seem to take: in a busy process what waits for the interpreter waits for longer."""
+"""More than this is not believed: in a busy process the thread also waits for the interpreter."""
 
 HAND_OVERS_COMPARED: Final = 16
 """The mean of this many says how long it takes here and now: longer on a slow machine, and where the interpreter is busy."""
@@ -240,8 +240,8 @@ HAND_OVER_KEPT: Final = 16_384
 """Executions on the loop after which it is measured anew, where they take longer than HAND_OVER_NS_MIN."""
 
 LOOP_EXECUTION_PAUSE: Final = 256
-"""Batches that are left to it then, before some are tried on the loop again: a few in a hundred. Where the
-interpreter is busy, more would take seconds."""
+"""Batches that are left to the thread when executions on the loop were late, before some are tried there again: a few in a
+hundred. Where the interpreter is busy, more would take seconds."""
 
 LOOP_EXECUTION_STREAK_MIN: Final = 16
 """Executions that must have been quick before one is on the loop."""

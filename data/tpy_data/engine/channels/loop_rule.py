@@ -35,8 +35,8 @@ class LoopRule:
     that held the loop up, more of them. What takes long in the thread may have waited there for the interpreter, and says
     nothing then; two quick ones outweigh one that has computed as long, or waited for longer than a turn may take.
 
-    It holds the loop up no longer than the model has taken lately, unless its time depends on the values of its inputs
-    ([decision](../../../../docs/adr/0063-quick-batches-at-the-end-of-a-turn.md)).
+    It holds the loop up no longer than the model has taken lately, unless its time depends on the values of its inputs,
+    or on what it waits for ([decision](../../../../docs/adr/0063-quick-batches-at-the-end-of-a-turn.md)).
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class LoopRule:
 
     def __init__(self, turns: Reactor) -> None:
         self.turns = turns
-        self._quick = 0  # less twice the slow ones in the thread; below 0 while that is to have them
+        self._quick = 0  # less twice the slow ones that count; below 0 while the thread is to have them
         self._shapes: dict[str, tuple[int, ...]] = {}  # of their requests, by input, the greatest extent in each dimension
         self._bytes_max = 0  # the largest
         self._rows_max = 0
@@ -104,10 +104,11 @@ class LoopRule:
         took_ns = batch.took_ns
         if on_loop:
             is_late = took_ns > QUICK_BATCHES_NS_MAX or (took_ns > self._hand_over_ns and (waiting or self.turns.has_more))
+            unit_ns = HAND_OVER_NS_MIN if took_ns > QUICK_BATCHES_NS_MAX else self._hand_over_ns
+            self._late = max(0, self._late + (min(took_ns // unit_ns, _LATE_MAX) if is_late else -1))
             self._executed += 1
             if self._executed == HAND_OVER_KEPT:
                 self._forget_hand_overs()
-            self._late = max(0, self._late + (min(took_ns // self._hand_over_ns, _LATE_MAX) if is_late else -1))
             self._calm += 1
             if took_ns > LOOP_TURN_NS_MAX:
                 self.restarted()

@@ -87,7 +87,7 @@ class Batch(ExecutionBatch):
     When it is over, `results` holds one result per ticket, in order. `failure` says that, and why, the instance can run nothing
     any more; then `is_started` false that it cannot have seen anything of the batch. `is_executed` false: its only request had
     ended before its turn. `notes_begin`: somebody wants to know of one of its requests when it is begun. `cpu_ns`: the CPU time
-    of its thread, None where that was not measured.
+    of the thread that executed it, None where that was not measured.
     """
 
     __slots__ = ("cpu_ns", "failure", "instance_name", "is_executed", "is_started", "notes_begin", "results", "tickets")
