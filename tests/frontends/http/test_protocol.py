@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import struct
 from collections import Counter
@@ -137,7 +138,7 @@ async def test_a_client_that_resets_under_quart_is_no_error(caplog: pytest.LogCa
             client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             await client.stream.aclose()
         await trio.testing.wait_all_tasks_blocked(0.01)
-    assert [record.getMessage() for record in caplog.records] == []
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []  # a slow stop is told
 
 
 async def test_a_client_that_finished_sending_and_left_is_noticed_behind_a_request_for_quart() -> None:
