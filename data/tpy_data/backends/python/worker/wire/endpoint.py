@@ -241,7 +241,7 @@ class Endpoint:
             raise ProtocolViolation("too many files came with a message")
         if size == 0:
             raise Closed("end of stream")
-        self.decoder.pending += self._view[:size]
+        self.decoder.feed(self._view[:size])
         return True
 
     # Memory
