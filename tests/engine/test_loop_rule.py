@@ -13,7 +13,7 @@ from tpy.limits import (
     HAND_OVER_KEPT,
     HAND_OVER_NS_MAX,
     HAND_OVER_NS_MIN,
-    HAND_OVERS_COMPARED,
+    HAND_OVERS_MEASURED,
     LOOP_EXECUTION_INPUT_BYTES_MAX,
     LOOP_EXECUTION_PAUSE,
     LOOP_EXECUTION_STREAK_MAX,
@@ -274,8 +274,8 @@ def test_the_cpu_time_is_that_of_the_thread() -> None:
 )
 def test_the_loop_executes_for_as_long_as_handing_over_takes(there_ns: list[int], longest_ns: int) -> None:
     direct = OnLoop()
-    direct.there_ns = there_ns * HAND_OVERS_COMPARED
-    direct.ask_often(max(STREAK, HAND_OVERS_COMPARED))
+    direct.there_ns = there_ns * HAND_OVERS_MEASURED
+    direct.ask_often(max(STREAK, HAND_OVERS_MEASURED))
     direct.turns.has_more = True
     for took_ns, thread in ((longest_ns, "L"), (longest_ns + 1, "T")):
         direct.took_ns = [took_ns]

@@ -233,7 +233,7 @@ this long on a quick machine that is otherwise idle."""
 HAND_OVER_NS_MAX: Final = 300_000
 """More than this is not believed: in a busy process the thread also waits for the interpreter."""
 
-HAND_OVERS_COMPARED: Final = 16
+HAND_OVERS_MEASURED: Final = 16
 """The mean of this many says how long it takes here and now: longer on a slow machine, and where the interpreter is busy."""
 
 HAND_OVER_KEPT: Final = 16_384

@@ -9,7 +9,7 @@ from tpy.limits import (
     HAND_OVER_KEPT,
     HAND_OVER_NS_MAX,
     HAND_OVER_NS_MIN,
-    HAND_OVERS_COMPARED,
+    HAND_OVERS_MEASURED,
     LOOP_EXECUTION_INPUT_BYTES_MAX,
     LOOP_EXECUTION_PAUSE,
     LOOP_EXECUTION_STREAK_MAX,
@@ -42,10 +42,10 @@ class LoopRule:
     __slots__ = (
         "_bytes_max",
         "_calm",
-        "_compared",
-        "_executed",
         "_hand_over_ns",
+        "_kept",
         "_late",
+        "_measured",
         "_quick",
         "_rows_max",
         "_shapes",
@@ -65,8 +65,8 @@ class LoopRule:
         self._calm = 0  # executions on the loop since the streak became longer
         self._hand_over_ns = HAND_OVER_NS_MIN  # the time that handing over takes, to the thread and back
         self._there_ns = 0  # the time that it took to the thread, since that was set
-        self._compared = 0  # the number of times
-        self._executed = 0  # the number of executions on the loop since it was set
+        self._measured = 0  # the number of times
+        self._kept = 0  # the number of executions on the loop since it was set
 
     def restarted(self) -> None:
         """Another instance takes the place of this one. What held the loop up is not forgotten."""
@@ -86,16 +86,16 @@ class LoopRule:
     def handed_over(self, there_ns: int) -> None:
         """It took so long until the thread began. The way back takes about as long, and then waits for what the loop does."""
         self._there_ns += min(there_ns, HAND_OVER_NS_MAX // 2)
-        self._compared += 1
-        if self._compared == HAND_OVERS_COMPARED:
-            mean_ns = 2 * self._there_ns // HAND_OVERS_COMPARED
+        self._measured += 1
+        if self._measured == HAND_OVERS_MEASURED:
+            mean_ns = 2 * self._there_ns // HAND_OVERS_MEASURED
             self._forget_hand_overs()
             self._hand_over_ns = max(mean_ns, HAND_OVER_NS_MIN)
 
     def _forget_hand_overs(self) -> None:
         self._hand_over_ns = HAND_OVER_NS_MIN
-        self._there_ns = self._compared = 0
-        self._executed = 0
+        self._there_ns = self._measured = 0
+        self._kept = 0
 
     def executed(self, batch: Batch, *, on_loop: bool, waiting: int = 0) -> None:
         """A batch is over. `waiting`: others that are to be executed on the loop."""
@@ -106,8 +106,8 @@ class LoopRule:
             is_late = took_ns > QUICK_BATCHES_NS_MAX or (took_ns > self._hand_over_ns and (waiting or self.turns.has_more))
             unit_ns = HAND_OVER_NS_MIN if took_ns > QUICK_BATCHES_NS_MAX else self._hand_over_ns
             self._late = max(0, self._late + (min(took_ns // unit_ns, _LATE_MAX) if is_late else -1))
-            self._executed += 1
-            if self._executed == HAND_OVER_KEPT:
+            self._kept += 1
+            if self._kept == HAND_OVER_KEPT:
                 self._forget_hand_overs()
             self._calm += 1
             if took_ns > LOOP_TURN_NS_MAX:
