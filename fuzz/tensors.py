@@ -27,7 +27,7 @@ _FORMATS = {
 
 
 def random_tensor(chance: Chance, name: str, *, text: bool = False) -> Tensor:
-    """Any datatype, small shapes, empty ones too. `text`: elements of BYTES are UTF-8."""
+    """Any datatype, small shapes, empty ones too, at any address. `text`: elements of BYTES are UTF-8."""
     datatype = chance.choice(TYPES)
     shape = tuple(chance.choice((0, 1, 2, 3)) for _ in range(chance.randrange(4)))
     if datatype is DataType.BYTES:
@@ -37,7 +37,9 @@ def random_tensor(chance: Chance, name: str, *, text: bool = False) -> Tensor:
         return Tensor(name, datatype, array)
     size = int(np.prod(shape, dtype=int)) * datatype.itemsize
     data = bytes(chance.randrange(2) for _ in range(size)) if datatype is DataType.BOOL else chance.randbytes(size)
-    return Tensor(name, datatype, np.frombuffer(data, datatype.numpy).reshape(shape))
+    before = chance.choice((0, 0, 1))  # as in a request's body, where elements begin anywhere
+    memory = np.frombuffer(bytes(before) + data, np.uint8)[before:]
+    return Tensor(name, datatype, memory.view(datatype.numpy).reshape(shape))
 
 
 def raw(tensor: Tensor) -> bytes:

@@ -12,8 +12,8 @@ from fuzz.chance import Chance
 from fuzz.target import Violation
 from fuzz.tensors import description_of, random_tensor, same, spoiled
 from tpy.errors import TpyError
-from tpy.frontends.http.codec import BINARY_PLAN, JSON_PLAN, HttpOutputPlan, encode_infer, parse_infer
-from tpy.frontends.http.codec.parameters import BINARY
+from tpy.frontends.http.codec import BINARY_PLAN, JSON_PLAN, HttpOutputPlan, OutputChoice, encode_infer, parse_infer
+from tpy.frontends.http.codec.parameters import BINARY, JSON
 from tpy.frontends.http.codec.request import parse_in_python
 from tpy.frontends.http.codec.response import encode_in_python
 from tpy.frontends.shared_memory import NO_REGIONS
@@ -308,11 +308,17 @@ def random_response(chance: Chance) -> InferenceResponse:
     )
 
 
+_CHOICES = (JSON, BINARY, BINARY, BINARY, OutputChoice(classification=1))
+
+
 def run_responses(chance: Chance) -> int:
     """One answer."""
     response = random_response(chance)
     description = description_of(list(response.outputs))
-    named = HttpOutputPlan(choices={output.name: BINARY for output in response.outputs if chance.random() < 0.9})
+    named = HttpOutputPlan(
+        choices={output.name: chance.choice(_CHOICES) for output in response.outputs if chance.random() < 0.9},
+        default=chance.choice((JSON, BINARY)),
+    )
     plan = chance.choice((JSON_PLAN, BINARY_PLAN, named))
     found, expected = (_written(encode, response, plan, description) for encode in (encode_infer, encode_in_python))
     if found != expected:

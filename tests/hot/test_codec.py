@@ -15,6 +15,8 @@ import pytest
 from fuzz.chance import Chance
 from fuzz.hot import documents, frames, messages, wire
 from tpy.frontends.grpc.codec.wire import REQUEST_CLASS, RESPONSE_CLASS
+from tpy.frontends.http.codec import OutputChoice
+from tpy.frontends.http.codec.parameters import BINARY, JSON
 from tpy.hot import build, codec
 from tpy.messages import DataType, Tensor
 from tpy_data.backends.python.protocol.messages import standard_result
@@ -32,6 +34,23 @@ def read(text: str) -> object:
 
 def request(data: str, *, datatype: str = "FP32", shape: str = "[2]", more: str = "") -> str:
     return f'{{"inputs":[{{"name":"A","shape":{shape},"datatype":"{datatype}","data":{data}}}]{more}}}'
+
+
+def written_infer(
+    outputs: tuple[Tensor, ...],
+    *,
+    version: Any = 1,
+    choices: dict[str, OutputChoice] | None = None,
+    default: OutputChoice = JSON,
+    elements_max: int = 10,
+    bytes_max: int = 10,
+) -> tuple[bytes, int | None] | None:
+    return codec.write_infer("", "m", version, outputs, choices or {}, default, JSON, BINARY, elements_max, bytes_max)
+
+
+def written_json(tensor: Tensor) -> bytes | None:
+    written = written_infer((tensor,))
+    return None if written is None else written[0]
 
 
 def form_of(**environment: str) -> str:
@@ -155,23 +174,57 @@ def test_nothing_is_allocated_for_a_shape_that_the_data_do_not_fill() -> None:
 @native
 def test_texts_are_written_with_escapes_and_those_that_are_no_utf8_are_left_to_python() -> None:
     texts = np.array([b'two\nlines, a "word"', "\u00e4\U0001f600".encode(), b"\x01\\"], object)
-    written = codec.write_infer("", "m", 1, (Tensor("A", DataType.BYTES, texts),), 10)
+    written = written_json(Tensor("A", DataType.BYTES, texts))
     assert written is not None
     assert r'["two\nlines, a \"word\"","äU","\u0001\\"]'.replace("U", "\U0001f600").encode() in written
-    assert codec.write_infer("", "m", 1, (Tensor("A", DataType.BYTES, np.array([b"\xed\xa0\x80"], object)),), 10) is None
+    assert written_json(Tensor("A", DataType.BYTES, np.array([b"\xed\xa0\x80"], object))) is None
 
 
 @native
 def test_small_blobs_are_written_behind_the_json_and_large_ones_left_to_python() -> None:
     texts = Tensor("A", DataType.BYTES, np.array([b"\xff", b""], object))
     number = Tensor("B", DataType.BOOL, np.array([True]))
-    written = codec.write_infer_with_blobs("", "m", 1, (texts, number), 10)
+    written = written_infer((texts, number), default=BINARY)
     assert written is not None
     body, length = written
     assert [each["parameters"]["binary_data_size"] for each in json.loads(body[:length])["outputs"]] == [9, 1]
     assert body[length:] == b"\x01\x00\x00\x00\xff\x00\x00\x00\x00\x01"
-    assert codec.write_infer_with_blobs("", "m", 1, (texts, number), 9) is None
-    assert codec.write_infer_with_blobs("", "m", 1, (), 9) is None, "no blob: the answer is JSON"
+    assert written_infer((texts, number), default=BINARY, bytes_max=9) is None
+    assert written_infer((), default=BINARY) == (b'{"model_name":"m","model_version":"1","outputs":[]}', None)
+
+
+@native
+def test_each_output_is_written_as_it_was_asked_for() -> None:
+    numbers = tuple(Tensor(name, DataType.INT8, np.array([7], np.int8)) for name in "ABC")
+    written = written_infer(numbers, choices={"B": BINARY, "C": JSON}, default=JSON)
+    assert written is not None
+    body, length = written
+    assert [("data" in each, "parameters" in each) for each in json.loads(body[:length])["outputs"]] == [
+        (True, False),
+        (False, True),
+        (True, False),
+    ]
+    assert body[length:] == b"\x07"
+    assert written_infer(numbers, choices={"B": OutputChoice(classification=1)}, default=JSON) is None
+
+
+@native
+@pytest.mark.parametrize("datatype", [DataType.INT16, DataType.FP32, DataType.FP64])
+def test_numbers_that_begin_anywhere_are_written_as_blobs_and_to_workers(datatype: DataType) -> None:
+    """As those of a request's blob do. They went to workers, and back to clients, by the slow way."""
+    memory = np.arange(1 + 2 * datatype.itemsize, dtype=np.uint8)
+    tensor = Tensor("A", datatype, memory[1:].view(datatype.numpy))
+    assert not tensor.array.flags.aligned
+    written = written_infer((tensor,), default=BINARY, bytes_max=16)
+    assert written is not None
+    assert written[0][written[1] :] == memory[1:].tobytes()
+    assert written_json(tensor) is None, "their values are not read by the native codec"
+    frame = frames.standard_frame(1, [[frames.Request(id="", inputs={"A": tensor})]])
+    assert frame is not None
+    assert memory[1:].tobytes() in bytes(frame)
+    answer = codec.write_model_infer("", "m", 1, (tensor,), 1000, b"")
+    assert answer is not None
+    assert memory[1:].tobytes() in answer
 
 
 @native
@@ -198,10 +251,10 @@ def test_many_elements_that_are_read_one_by_one_are_left_to_python(datatype: str
 def test_long_texts_are_left_to_python_which_writes_them_in_pieces() -> None:
     long = (Tensor("A", DataType.BYTES, np.array([b"x" * 70_000], object)),)
     many = (Tensor("A", DataType.BYTES, np.array([b"x" * 60_000] * 20, object)),)
-    assert codec.write_infer("", "m", 1, long, 16_384) is None
-    assert codec.write_infer("", "m", 1, many, 16_384) is None
-    assert codec.write_infer("", "m", 1, (Tensor("A", DataType.FP32, np.zeros(257, np.float32)),), 16_384) is None
-    assert codec.write_infer("", "m", 1, (Tensor("A", DataType.BYTES, np.full(257, b"", object)),), 16_384)
+    assert written_infer(long, elements_max=16_384) is None
+    assert written_infer(many, elements_max=16_384) is None
+    assert written_infer((Tensor("A", DataType.FP32, np.zeros(257, np.float32)),), elements_max=16_384) is None
+    assert written_infer((Tensor("A", DataType.BYTES, np.full(257, b"", object)),), elements_max=16_384)
 
 
 @native
@@ -214,8 +267,8 @@ def test_any_timeout_is_written_or_left_to_python(timeout_us: int) -> None:
 
 @native
 def test_what_no_caller_gives_is_left_to_python_too() -> None:
-    assert codec.write_infer("", "m", 2**63, (), 10) is None
-    assert codec.write_infer("", "m", "1", (), 10) is None  # type: ignore[arg-type]
+    assert written_infer((), version=2**63) is None
+    assert written_infer((), version="1") is None
     assert codec.write_batches(1, 2, 3, 1, [[object()]], 10) is None
 
 

@@ -950,12 +950,12 @@ cdef inline bint put_double(Buffer out, double value) noexcept:
 
 
 cdef bint put_elements(Buffer out, cnp.ndarray array, int number, Py_ssize_t count) except -1:
-    """Write the elements with commas between them."""
+    """Write the elements with commas between them. False for numbers where they cannot be read at once, too."""
     cdef const char* source = <const char*>cnp.PyArray_DATA(array)
     cdef int size = ITEM_SIZES[number]
     cdef Py_ssize_t index
     cdef object element
-    if number == FP16 or (number != BYTES and count > NUMBERS_MAX):
+    if number == FP16 or (number != BYTES and count > NUMBERS_MAX) or not cnp.PyArray_ISALIGNED(array):
         return False
     if number == BYTES:
         for index in range(count):
@@ -1008,12 +1008,15 @@ cdef bint put_elements(Buffer out, cnp.ndarray array, int number, Py_ssize_t cou
 
 
 cdef inline cnp.ndarray plain_array(object array, int number):
-    """The array if it is of this data type and its elements lie one behind the other, else None."""
+    """The array if it is of this data type and its elements lie one behind the other, else None. Numbers of several bytes may
+    begin anywhere, as those of a request's blob do."""
     if type(array) is not cnp.ndarray or not cnp.PyArray_IS_C_CONTIGUOUS(<cnp.ndarray>array):
         return None
     if NUMPY_TYPES[number] < 0 or cnp.PyArray_TYPE(<cnp.ndarray>array) != NUMPY_TYPES[number]:
         return None
-    if not cnp.PyArray_ISNOTSWAPPED(<cnp.ndarray>array) or not cnp.PyArray_ISALIGNED(<cnp.ndarray>array):
+    if not cnp.PyArray_ISNOTSWAPPED(<cnp.ndarray>array):
+        return None
+    if number == BYTES and not cnp.PyArray_ISALIGNED(<cnp.ndarray>array):
         return None
     return <cnp.ndarray>array
 
@@ -1029,37 +1032,47 @@ cdef void put_shape(Buffer out, cnp.ndarray array):
     out.put(b"]", 1)
 
 
-def write_infer(identifier, model, version, outputs, elements_max):
-    """The JSON of an answer whose outputs are all in it, without parameters; None unless it has at most `elements_max` elements,
-    of types that JSON has, and texts in UTF-8. `outputs` are Tensors."""
-    cdef Buffer out = Buffer()
-    try:
-        return out.taken() if put_infer(out, None, identifier, model, version, outputs, elements_max) else None
-    except (TypeError, ValueError, OverflowError, AttributeError):
-        return None
-
-
-def write_infer_with_blobs(identifier, model, version, outputs, bytes_max):
-    """An answer all of whose outputs are blobs behind its JSON, and the length of that; without parameters. None unless the blobs
-    have at least one byte and at most `bytes_max` together. `outputs` are Tensors."""
+def write_infer(
+    identifier, model, version, outputs, dict choices not None, default, json, binary, Py_ssize_t elements_max, Py_ssize_t bytes_max
+):
+    """An answer without parameters, and the length of its JSON where blobs are behind that, else None. `choices` has for names
+    of outputs, and `default` for the others, `json` or `binary`: whether it is in the JSON or a blob. None instead of all for
+    another choice; for more than `elements_max` elements in the JSON, types that it does not have, and texts that are no UTF-8;
+    and for blobs of more than `bytes_max` bytes together. `outputs` are Tensors."""
     cdef Buffer out = Buffer()
     cdef Buffer blobs = Buffer()
-    cdef Py_ssize_t length
+    cdef Py_ssize_t length, size
     try:
-        if not put_infer(out, blobs, identifier, model, version, outputs, bytes_max) or blobs.used() == 0:
+        if not put_infer(out, blobs, identifier, model, version, outputs, choices, default, json, binary, elements_max, bytes_max):
             return None
     except (TypeError, ValueError, OverflowError, AttributeError):
         return None
+    size = blobs.used()
+    if size == 0:
+        return out.taken(), None
     length = out.used()
-    out.need(blobs.used())
-    out.put(<const char*>blobs.memory, blobs.used())
+    out.need(size)
+    out.put(<const char*>blobs.memory, size)
     return out.taken(), length
 
 
-cdef bint put_infer(Buffer out, Buffer blobs, object identifier, object model, object version, object outputs, Py_ssize_t most) except -1:
-    """Write an answer's JSON, of at most so many elements, or without them if there is a buffer for blobs, of at most so many
-    bytes."""
-    cdef object tensor, datatype
+cdef bint put_infer(
+    Buffer out,
+    Buffer blobs,
+    object identifier,
+    object model,
+    object version,
+    object outputs,
+    dict choices,
+    object default,
+    object json,
+    object binary,
+    Py_ssize_t elements_max,
+    Py_ssize_t bytes_max,
+) except -1:
+    """Write an answer's JSON, and its blobs."""
+    cdef object tensor, datatype, name, choice
+    cdef PyObject* chosen
     cdef cnp.ndarray array
     cdef int number
     cdef Py_ssize_t count, used
@@ -1092,7 +1105,8 @@ cdef bint put_infer(Buffer out, Buffer blobs, object identifier, object model, o
             out.put(b",", 1)
         is_first = False
         out.put(b'{"name":', 8)
-        if not put_text(out, tensor.name):
+        name = tensor.name
+        if not put_text(out, name):
             return False
         out.need(64)
         out.put(b',"datatype":', 12)
@@ -1101,23 +1115,27 @@ cdef bint put_infer(Buffer out, Buffer blobs, object identifier, object model, o
         out.need(128 + RANK_MAX * INTEGER_CHARACTERS_MAX)
         out.put(b',"shape":', 9)
         put_shape(out, array)
-        if blobs is None:
+        chosen = PyDict_GetItem(choices, name)
+        choice = default if chosen == NULL else <object>chosen
+        if choice is json:
             count = cnp.PyArray_SIZE(array)
-            most -= count
-            if most < 0:
+            elements_max -= count
+            if elements_max < 0:
                 return False
             out.put(b',"data":[', 9)
             if not put_elements(out, array, number, count):
                 return False
             out.need(8)
             out.put(b"]}", 2)
-        else:
+        elif choice is binary:
             used = blobs.used()
-            if not put_raw(blobs, array, number, most):
+            if not put_raw(blobs, array, number, bytes_max):
                 return False
             out.put(b',"parameters":{"binary_data_size":', 34)
             put_signed(out, blobs.used() - used)
             out.put(b"}}", 2)
+        else:
+            return False
     out.need(8)
     out.put(b"]}", 2)
     return True

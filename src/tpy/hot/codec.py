@@ -21,6 +21,7 @@ SWITCH: Final = "TPY_NATIVE_CODEC"
 
 TensorT = TypeVar("TensorT")
 ResultT = TypeVar("ResultT")
+ChoiceT = TypeVar("ChoiceT")
 
 Infer = tuple[str, tuple[TensorT, ...], tuple[tuple[str, bool], ...], bool, bytes]
 """An inference request: id, tensors, named outputs with True for those wanted as blobs, True if all others are, and the text of
@@ -43,14 +44,18 @@ def read_infer(
     return None
 
 
-def write_infer(identifier: str, model: str, version: int, outputs: tuple[Any, ...], elements_max: int) -> bytes | None:
-    """None: as for whatever is not in the standard form."""
-    return None
-
-
-def write_infer_with_blobs(
-    identifier: str, model: str, version: int, outputs: tuple[Any, ...], bytes_max: int
-) -> tuple[bytes, int] | None:
+def write_infer(
+    identifier: str,
+    model: str,
+    version: int,
+    outputs: tuple[Any, ...],
+    choices: dict[str, ChoiceT],
+    default: ChoiceT,
+    json: ChoiceT,
+    binary: ChoiceT,
+    elements_max: int,
+    bytes_max: int,
+) -> tuple[bytes, int | None] | None:
     """None: as for whatever is not in the standard form."""
     return None
 
@@ -115,7 +120,6 @@ NATIVE: Final = "native"
 FUNCTIONS: Final = (
     "read_infer",
     "write_infer",
-    "write_infer_with_blobs",
     "read_model_infer",
     "write_model_infer",
     "write_batches",

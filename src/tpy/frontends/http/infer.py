@@ -44,6 +44,7 @@ _CLASS_COST = 8
 """The cost of ordering and writing an element, in elements that are only written."""
 
 _NO_PLAN = codec.HttpOutputPlan()
+_JSON_LENGTH = "Inference-Header-Content-Length"
 _TRACE_FIELDS = (b"traceparent", b"tracestate", b"user-agent")
 """The headers that observers of requests are told."""
 _SUPPORTED_ENCODINGS = (("Accept-Encoding", "gzip, deflate"),)
@@ -294,10 +295,14 @@ class InferCall:
         fields = self.request.fields
         if load_report.ASKED_BY in fields:
             return None
-        if self._plan is codec.JSON_PLAN and self._response is not None and b"accept-encoding" not in fields:
-            text = codec.encode_standard(self._response)
-            if text is not None:
-                return HttpReply(parts=(text,), content_length=len(text))
+        if self._response is not None and b"accept-encoding" not in fields:
+            written = codec.encode_standard(self._response, self._plan)
+            if written is not None:
+                body, json_length = written
+                if json_length is None:
+                    return HttpReply(parts=(body,), content_length=len(body))
+                headers = ((_JSON_LENGTH, str(json_length)),)
+                return HttpReply(content_type=codec.BINARY_TYPE, parts=(body,), content_length=len(body), headers=headers)
         return None if self._is_heavy_answer() else self._render()
 
     async def render_in_thread(self) -> HttpReply:
@@ -420,7 +425,7 @@ class InferCall:
         parts, length = encoded.parts, encoded.content_length
         headers: tuple[tuple[str, str], ...] = ()
         if encoded.json_length is not None:
-            headers = (("Inference-Header-Content-Length", str(encoded.json_length)),)
+            headers = ((_JSON_LENGTH, str(encoded.json_length)),)
         accepted = self.request.fields.get(b"accept-encoding")
         if accepted is not None:
             encoding = codec.choose_encoding(accepted.decode("latin-1"))

@@ -23,7 +23,7 @@ _JOINED_BYTES_MAX = 16 * 1024
 _STOPPING_TIMEOUT_S = 5.0
 """The write time-out while the server stops: a reader that is stuck is not to use up the exit time-out."""
 
-_OK_JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+_OK = b"HTTP/1.1 200 OK\r\n"
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -194,13 +194,12 @@ class ReplyQueue:
         close = not pending.keep_alive or (self.stopping and not self.owed)
         self.closing = close
         connection = None if not close and pending.version == "1.1" else connection_field(pending, close=close)
-        if reply.status == 200 and not reply.headers and reply.content_type == "application/json":
-            ending = b"\r\n" if connection is None else b"Connection: %b\r\n\r\n" % connection
-            head = _OK_JSON_HEAD % reply.content_length + ending
-        else:
-            headers = [(b"Content-Type", reply.content_type.encode()), (b"Content-Length", b"%d" % reply.content_length)]
-            headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
-            head = render_head(reply.status, headers, connection)
+        status = _OK if reply.status == 200 else b"HTTP/1.1 %d %b\r\n" % (reply.status, reason_phrase(reply.status))
+        kind = reply.content_type.encode()
+        head = b"%bContent-Type: %b\r\nContent-Length: %d\r\n" % (status, kind, reply.content_length)
+        for name, value in reply.headers:
+            head += f"{name}: {value}\r\n".encode("latin-1")
+        head += b"\r\n" if connection is None else b"Connection: %b\r\n\r\n" % connection
         if pending.head_only:
             return [head]
         if reply.content_length <= _JOINED_BYTES_MAX:

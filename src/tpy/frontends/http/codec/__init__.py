@@ -9,10 +9,19 @@ from tpy.frontends.http.codec.compression import Encoding, choose_encoding, comp
 from tpy.frontends.http.codec.document import is_heavy
 from tpy.frontends.http.codec.parameters import BINARY_PLAN, JSON_PLAN, HttpOutputPlan, OutputChoice
 from tpy.frontends.http.codec.request import parse_header_length, parse_infer
-from tpy.frontends.http.codec.response import HTTP_STATUS, EncodedInfer, encode_error, encode_infer, encode_standard, is_large
+from tpy.frontends.http.codec.response import (
+    BINARY_TYPE,
+    HTTP_STATUS,
+    EncodedInfer,
+    encode_error,
+    encode_infer,
+    encode_standard,
+    is_large,
+)
 
 __all__ = [
     "BINARY_PLAN",
+    "BINARY_TYPE",
     "HTTP_STATUS",
     "JSON_PLAN",
     "EncodedInfer",

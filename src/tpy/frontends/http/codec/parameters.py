@@ -36,13 +36,8 @@ class OutputChoice(msgspec.Struct, frozen=True, kw_only=True):
 class HttpOutputPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Per output name what was asked of it; outputs that are not named follow `default` (all of them, when none was named)."""
 
-    choices: Mapping[str, OutputChoice] = msgspec.field(default_factory=dict)
+    choices: dict[str, OutputChoice] = msgspec.field(default_factory=dict)
     default: OutputChoice = OutputChoice()
-
-    @property
-    def is_plain(self) -> bool:
-        """True if all outputs are wanted as tensors in JSON."""
-        return self.default == JSON and all(choice == JSON for choice in self.choices.values())
 
     def choice(self, name: str) -> OutputChoice:
         """The choice for the output `name`."""

@@ -108,6 +108,8 @@ def parse_header_length(value: bytes | None, body_length: int) -> int | None:
     """
     if value is None:
         return None
+    if value.isdigit() and len(value) < len(str(_INT32_MAX)) and int(value) <= body_length:
+        return int(value)
     match = _NUMBER.fullmatch(value)
     text = value.decode("latin-1")
     if match is None:

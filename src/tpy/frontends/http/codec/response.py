@@ -16,9 +16,9 @@ import orjson
 from tpy.errors import ErrorCode, Internal, InvalidArgument, TpyError
 from tpy.frontends.binary_tensor import write_binary
 from tpy.frontends.classification import classify
-from tpy.frontends.http.codec.parameters import BINARY, JSON_PLAN, HttpOutputPlan
+from tpy.frontends.http.codec.parameters import BINARY, JSON, HttpOutputPlan
 from tpy.frontends.missing_outputs import missing_outputs
-from tpy.hot.codec import write_infer, write_infer_with_blobs
+from tpy.hot.codec import write_infer
 from tpy.limits import HTTP_INLINE_JSON_ELEMENTS_MAX, INLINE_STRING_OUTPUT_BYTES_MAX
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor, content_bytes
 from tpy.messages.inference import parameter_problem
@@ -90,26 +90,31 @@ def encode_infer(response: InferenceResponse, plan: HttpOutputPlan, description:
         missing = missing_outputs(response, plan.choices)
         if missing is not None:
             raise missing
-    if plan is JSON_PLAN or plan.is_plain:
-        text = encode_standard(response)
-        if text is not None:
-            return EncodedInfer(parts=[text], json_length=None, content_type=JSON_TYPE, content_length=len(text))
-    elif not response.parameters and all(plan.choice(output.name) == BINARY for output in response.outputs):
-        written = write_infer_with_blobs(
-            response.id, response.model_name, response.model_version, response.outputs, _COPIED_BYTES_MAX
-        )
-        if written is not None:
-            body, length = written
-            return EncodedInfer(parts=[body], json_length=length, content_type=BINARY_TYPE, content_length=len(body))
+    written = encode_standard(response, plan)
+    if written is not None:
+        body, json_length = written
+        kind = JSON_TYPE if json_length is None else BINARY_TYPE
+        return EncodedInfer(parts=[body], json_length=json_length, content_type=kind, content_length=len(body))
     return encode_in_python(response, plan, description)
 
 
-def encode_standard(response: InferenceResponse) -> bytes | None:
-    """The body for a response all of whose outputs are wanted as JSON, where the native codec writes it, at once and without
-    holding up the loop; None for all others."""
-    if response.error is not None or response.parameters:
+def encode_standard(response: InferenceResponse, plan: HttpOutputPlan) -> tuple[bytes, int | None] | None:
+    """The body for a response where the native codec writes it, at once and without holding up the loop, and the length of its
+    JSON where there are blobs behind that, else None; None instead of both for all other responses."""
+    if response.error is not None or response.parameters or len(response.outputs) < len(plan.choices):
         return None
-    return write_infer(response.id, response.model_name, response.model_version, response.outputs, _PIECE_ELEMENTS_MAX)
+    return write_infer(
+        response.id,
+        response.model_name,
+        response.model_version,
+        response.outputs,
+        plan.choices,
+        plan.default,
+        JSON,
+        BINARY,
+        _PIECE_ELEMENTS_MAX,
+        _COPIED_BYTES_MAX,
+    )
 
 
 def encode_in_python(response: InferenceResponse, plan: HttpOutputPlan, description: ModelDescription) -> EncodedInfer:
