@@ -109,6 +109,8 @@ TARGETS: tuple[Target, ...] = (
     remote.CANARY,
     recording.FILE,
     recording.CANARY,
+    hot.HEADS,
+    hot.HEADS_CANARY,
     hot.REQUESTS,
     hot.RESPONSES,
     hot.MODEL_INFER_REQUESTS,

@@ -37,7 +37,7 @@ def random_tensor(chance: Chance, name: str, *, text: bool = False) -> Tensor:
         return Tensor(name, datatype, array)
     size = int(np.prod(shape, dtype=int)) * datatype.itemsize
     data = bytes(chance.randrange(2) for _ in range(size)) if datatype is DataType.BOOL else chance.randbytes(size)
-    before = chance.choice((0, 0, 1))  # as in a request's body, where elements begin anywhere
+    before = data[0] & 1 if data else 0  # as in a request's body, where elements begin anywhere
     memory = np.frombuffer(bytes(before) + data, np.uint8)[before:]
     return Tensor(name, datatype, memory.view(datatype.numpy).reshape(shape))
 

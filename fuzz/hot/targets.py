@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 from fuzz.chance import Chance
-from fuzz.hot import documents, frames, messages, wire
+from fuzz.hot import documents, frames, heads, messages, wire
 from fuzz.target import Target
+from tpy.errors import TpyError
 from tpy.frontends.grpc.codec import Decoded
 from tpy.frontends.http.codec import HttpOutputPlan
+from tpy.frontends.http.parser import RequestParser
+from tpy.hot import codec
 from tpy.messages import InferenceRequest
 
 
@@ -25,10 +29,12 @@ def _canary(chance: Chance) -> int:
 
 def _without_the_rest(message: memoryview) -> Decoded | None:
     """Wrong on purpose: a message with bytes behind its end is read without them."""
+    read = messages.native if codec.FORM == codec.NATIVE else messages.specified
     for rest in range(3):
-        found = messages.native(message[: len(message) - rest])
-        if found is not None:
-            return found
+        with contextlib.suppress(TpyError):
+            found = read(message[: len(message) - rest])
+            if found is not None:
+                return found
     return None
 
 
@@ -43,6 +49,24 @@ REQUESTS = Target(
     run=documents.run_requests,
     smoke_examples=6000,
     attack=documents.attack,
+)
+
+
+class _LenientParser(RequestParser):
+    """Wrong on purpose: a plus in front of a length is passed over, in a head that comes in one piece."""
+
+    def feed(self, data: bytes | memoryview) -> None:
+        super().feed(bytes(data).replace(b"Length: +", b"Length: "))
+
+
+def _heads_canary(chance: Chance) -> int:
+    length = chance.choice((b"1", b"+1", b"01"))
+    heads.compare(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %b\r\n\r\nx" % length, 0, chance, _LenientParser)
+    return 1
+
+
+HEADS = Target(
+    name="native_heads", invariant=heads.INVARIANT, run=heads.run, smoke_examples=4000, rules=heads.RULES, attack=heads.attack
 )
 RESPONSES = Target(name="native_responses", invariant=documents.RESPONSES, run=documents.run_responses, smoke_examples=4000)
 MODEL_INFER_REQUESTS = Target(
@@ -65,6 +89,13 @@ MODEL_INFER_CANARY = Target(
     invariant="a codec that passes over bytes behind a raw tensor is found out",
     run=_model_infer_canary,
     smoke_examples=400,
+    must_fail=True,
+)
+HEADS_CANARY = Target(
+    name="native_heads_canary",
+    invariant="a codec that takes a plus in front of a length is found out",
+    run=_heads_canary,
+    smoke_examples=100,
     must_fail=True,
 )
 CANARY = Target(

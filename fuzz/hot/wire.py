@@ -8,13 +8,14 @@ from fuzz.chance import Chance
 from fuzz.hot.messages import Read, compare, native
 from fuzz.tensors import random_tensor, raw
 from tpy.frontends.grpc.codec.fields import FIXED32, FIXED64, GROUP_END, GROUP_START, LENGTH_DELIMITED, MORE, VARINT
+from tpy.hot import codec
 
 INVARIANT = (
     "a message is read as protobuf and Python read it, whatever way its numbers and shapes are written in, whatever fields are"
     " unknown, there again, empty or out of order, and wherever a message in it comes in two pieces"
 )
 READ, LEFT = "read natively", "left to Python"
-RULES = (READ, LEFT)
+RULES = (READ, LEFT) if codec.FORM == codec.NATIVE else (LEFT,)
 
 _VARINT_BYTES_MAX = 10
 _MODEL, _VERSION, _ID, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = range(1, 8)

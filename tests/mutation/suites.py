@@ -69,7 +69,6 @@ SUITES: dict[str, tuple[str, ...]] = {
     "src/tpy/remote/core/*.py": ("fuzz:remote_protocol", "fuzz:remote_protocol_hostile", "tests/remote"),
     "src/tpy/frontends/core/*.py": ("tests/frontends/grpc/transport/test_timing.py", "tests/frontends/grpc/transport"),
     f"{_HTTP}/parser.py": (*_HTTP_BYTES, "tests/frontends/http", "tests/security"),
-    f"{_HTTP}/repeated_head.py": (*_HTTP_BYTES, "tests/frontends/http/test_repeated_head.py"),
     f"{_HTTP}/codec/*.py": (
         "fuzz:http_request_bodies",
         "fuzz:http_response_bodies",

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""The native codec: the standard form of a JSON request, of its answer, of gRPC's ModelInfer, and of the frames of a batch.
+"""The native codec: the standard form of an HTTP request's head, of a JSON request, of its answer, of gRPC's ModelInfer, and of
+the frames of a batch.
 
 Every function returns None for whatever is not in the standard form, and for whatever is wrong: then the Python code, which is
 the specification, reads or writes it, and words the refusal. What is returned equals what that code returns, to the last byte.
@@ -720,6 +721,154 @@ cdef bint is_binary_output(Text* text, bint* value) noexcept nogil:
     return (value[0] or take_literal(&c, b"false", 5)) and take(&c, b'}')
 
 
+# ---- The head of a request
+
+cdef enum:
+    HEAD_BYTES_MAX = 4096
+    FIELDS_MAX = 64
+    FIELD_NAME_MAX = 64
+    LENGTH_DIGITS_MAX = 9
+
+cdef uint8_t[256] TOKEN
+"""For characters of a field's name, what they are in small letters; 0 for all others, so for most that a name may have."""
+cdef int _letter
+for _letter in range(256):
+    TOKEN[_letter] = 0
+for _letter in b"abcdefghijklmnopqrstuvwxyz0123456789-_":
+    TOKEN[_letter] = _letter
+for _letter in b"ABCDEFGHIJKLMNOPQRSTUVWXYZ":
+    TOKEN[_letter] = _letter + 32
+
+
+cdef inline bint is_any_case(const char* text, Py_ssize_t size, const char* word, Py_ssize_t word_size) noexcept nogil:
+    """Whether a text is this word, which is in small letters."""
+    cdef Py_ssize_t index
+    if size != word_size:
+        return False
+    for index in range(size):
+        if TOKEN[<unsigned char>text[index]] != <unsigned char>word[index]:
+            return False
+    return True
+
+
+def read_head(data, Py_ssize_t body_max):
+    """The HTTP/1.1 request at the beginning of `data`; None unless that is its whole head, with no more than its body behind it,
+    and in the standard form: POST or GET, a target without escapes, one Host, no field twice or empty, a body of at most
+    `body_max` bytes by Content-Length, or none.
+
+    Returns (method, target, headers, fields, True to keep the connection, length of the body, as much of it as there is);
+    `headers` is a list of (name, value), `fields` has the same by name in small letters. What it takes, llhttp takes for the
+    same; fields that say how a message goes on (Transfer-Encoding, Upgrade, Expect and others) are left to that.
+    """
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return head_in(<const char*>view.buf, view.len, body_max)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef object head_in(const char* begin, Py_ssize_t size, Py_ssize_t body_max):
+    cdef const char* at = begin
+    cdef const char* end = begin + (size if size < HEAD_BYTES_MAX else HEAD_BYTES_MAX)
+    cdef const char* name
+    cdef const char* value
+    cdef const char* last
+    cdef Py_ssize_t name_size, value_size, index, length = 0
+    cdef bint has_host = False, keep_alive = True
+    cdef char[FIELD_NAME_MAX] small
+    cdef bytes method, target, word, content
+    cdef list headers = []
+    cdef dict fields = {}
+    if size > 5 and memcmp(at, b"POST ", 5) == 0:
+        method = b"POST"
+        at += 5
+    elif size > 4 and memcmp(at, b"GET ", 4) == 0:
+        method = b"GET"
+        at += 4
+    else:
+        return None
+    name = at
+    if at == end or at[0] != b'/':
+        return None
+    while at < end and (TOKEN[<unsigned char>at[0]] or at[0] == b'/' or at[0] == b'.' or at[0] == b':' or at[0] == b'~'):
+        at += 1
+    target = PyBytes_FromStringAndSize(name, at - name)
+    if end - at < 11 or memcmp(at, b" HTTP/1.1\r\n", 11):
+        return None
+    at += 11
+    while True:
+        if end - at < 2:
+            return None
+        if at[0] == b'\r' and at[1] == b'\n':
+            at += 2
+            break
+        name = at
+        while at < end and TOKEN[<unsigned char>at[0]] and at - name < FIELD_NAME_MAX:
+            small[at - name] = TOKEN[<unsigned char>at[0]]
+            at += 1
+        name_size = at - name
+        if not name_size or at == end or at[0] != b':':
+            return None
+        at += 1
+        while at < end and at[0] == b' ':
+            at += 1
+        value = at
+        while at < end and b' ' <= at[0] < 0x7F:
+            at += 1
+        last = at
+        if end - at < 2 or at[0] != b'\r' or at[1] != b'\n':
+            return None
+        at += 2
+        while last > value and last[-1] == b' ':
+            last -= 1
+        value_size = last - value
+        if value_size == 0:
+            return None
+        word = PyBytes_FromStringAndSize(small, name_size)
+        content = PyBytes_FromStringAndSize(value, value_size)
+        if PyDict_GetItem(fields, word) != NULL or len(headers) == FIELDS_MAX:
+            return None
+        fields[word] = content
+        if memcmp(name, small, name_size) == 0:
+            headers.append((word, content))
+        else:
+            headers.append((PyBytes_FromStringAndSize(name, name_size), content))
+        if name_size == 4 and memcmp(small, b"host", 4) == 0:
+            has_host = True
+        elif name_size == 14 and memcmp(small, b"content-length", 14) == 0:
+            if value_size > LENGTH_DIGITS_MAX or (value[0] == b'0' and value_size > 1):
+                return None
+            for index in range(value_size):
+                if not b'0' <= value[index] <= b'9':
+                    return None
+                length = length * 10 + (value[index] - 48)
+        elif name_size == 10 and memcmp(small, b"connection", 10) == 0:
+            if is_any_case(value, value_size, b"close", 5):
+                keep_alive = False
+            elif not is_any_case(value, value_size, b"keep-alive", 10):
+                return None
+        elif says_how_to_go_on(small, name_size):
+            return None
+    size -= at - begin
+    if not has_host or length > body_max or size > length:
+        return None
+    return method, target, headers, fields, keep_alive, length, PyBytes_FromStringAndSize(at, size)
+
+
+cdef inline bint says_how_to_go_on(const char* name, Py_ssize_t size) noexcept nogil:
+    """Whether a field, whose name is in small letters, may change how this message or the connection is to be read."""
+    return (
+        size == 17 and memcmp(name, b"transfer-encoding", 17) == 0
+        or size == 7 and memcmp(name, b"upgrade", 7) == 0
+        or size == 6 and memcmp(name, b"expect", 6) == 0
+        or size == 2 and memcmp(name, b"te", 2) == 0
+        or size == 7 and memcmp(name, b"trailer", 7) == 0
+        or size == 16 and memcmp(name, b"proxy-connection", 16) == 0
+        or size == 14 and memcmp(name, b"http2-settings", 14) == 0
+    )
+
+
 # ---- Writing
 
 def write_numbers_like(bytes written not None):
@@ -1056,6 +1205,11 @@ def write_infer(
     return out.taken(), length
 
 
+cdef inline object choice_of(dict choices, object default, object name):
+    cdef PyObject* found = PyDict_GetItem(choices, name) if type(name) is str else NULL
+    return default if found == NULL else <object>found
+
+
 cdef bint put_infer(
     Buffer out,
     Buffer blobs,
@@ -1070,13 +1224,31 @@ cdef bint put_infer(
     Py_ssize_t elements_max,
     Py_ssize_t bytes_max,
 ) except -1:
-    """Write an answer's JSON, and its blobs."""
-    cdef object tensor, datatype, name, choice
-    cdef PyObject* chosen
+    """Write an answer's JSON, and its blobs. What is surely not to be written is not begun."""
+    cdef object tensor, datatype, choice
+    cdef tuple tensors = tuple(outputs)
+    cdef list chosen = []
+    cdef Py_ssize_t at = 0
     cdef cnp.ndarray array
     cdef int number
-    cdef Py_ssize_t count, used
+    cdef Py_ssize_t count, used, total = 0
     cdef bint is_first = True
+    cdef bint is_blob
+    for tensor in tensors:
+        choice = choice_of(choices, default, tensor.name)
+        number = tensor.datatype.number
+        array = plain_array(tensor.array, number)
+        if array is None or cnp.PyArray_NDIM(array) > RANK_MAX:
+            return False
+        if choice is json:
+            elements_max -= cnp.PyArray_SIZE(array)
+        elif choice is not binary:
+            return False
+        elif number != BYTES:
+            total += cnp.PyArray_NBYTES(array)
+        if elements_max < 0 or total > bytes_max:
+            return False
+        chosen.append((array, choice is binary))
     out.need(256)
     out.put(b"{", 1)
     if identifier:
@@ -1094,19 +1266,17 @@ cdef bint put_infer(
         return False
     put_signed(out, <int64_t>version)
     out.put(b'","outputs":[', 13)
-    for tensor in outputs:
+    for tensor in tensors:
         datatype = tensor.datatype
         number = datatype.number
-        array = plain_array(tensor.array, number)
-        if array is None or cnp.PyArray_NDIM(array) > RANK_MAX:
-            return False
+        array, is_blob = chosen[at]
+        at += 1
         out.need(64)
         if not is_first:
             out.put(b",", 1)
         is_first = False
         out.put(b'{"name":', 8)
-        name = tensor.name
-        if not put_text(out, name):
+        if not put_text(out, tensor.name):
             return False
         out.need(64)
         out.put(b',"datatype":', 12)
@@ -1115,27 +1285,20 @@ cdef bint put_infer(
         out.need(128 + RANK_MAX * INTEGER_CHARACTERS_MAX)
         out.put(b',"shape":', 9)
         put_shape(out, array)
-        chosen = PyDict_GetItem(choices, name)
-        choice = default if chosen == NULL else <object>chosen
-        if choice is json:
+        if not is_blob:
             count = cnp.PyArray_SIZE(array)
-            elements_max -= count
-            if elements_max < 0:
-                return False
             out.put(b',"data":[', 9)
             if not put_elements(out, array, number, count):
                 return False
             out.need(8)
             out.put(b"]}", 2)
-        elif choice is binary:
+        else:
             used = blobs.used()
             if not put_raw(blobs, array, number, bytes_max):
                 return False
             out.put(b',"parameters":{"binary_data_size":', 34)
             put_signed(out, blobs.used() - used)
             out.put(b"}}", 2)
-        else:
-            return False
     out.need(8)
     out.put(b"]}", 2)
     return True

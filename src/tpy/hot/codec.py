@@ -23,6 +23,10 @@ TensorT = TypeVar("TensorT")
 ResultT = TypeVar("ResultT")
 ChoiceT = TypeVar("ChoiceT")
 
+Head = tuple[bytes, bytes, list[tuple[bytes, bytes]], dict[bytes, bytes], bool, int, bytes]
+"""A request of HTTP/1.1: method, target, headers, the same by name in small letters, True to keep the connection, the length of
+its body, and as much of that as there is."""
+
 Infer = tuple[str, tuple[TensorT, ...], tuple[tuple[str, bool], ...], bool, bytes]
 """An inference request: id, tensors, named outputs with True for those wanted as blobs, True if all others are, and the text of
 its parameters, which may be no JSON; b"" where that is all that they say."""
@@ -32,6 +36,11 @@ ModelInfer = tuple[str, str, str, tuple[TensorT, ...], tuple[str, ...], bytes]
 
 Result = tuple[tuple[int, int, int], list[ResultT]]
 """A message of kind RESULT: when the batch was handed to the model, came back, and was sent, in ns; a result for each request."""
+
+
+def read_head(data: bytes | memoryview, body_max: int) -> Head | None:
+    """None: as for whatever is not in the standard form."""
+    return None
 
 
 def read_infer(
@@ -118,6 +127,7 @@ def load() -> str:
 
 NATIVE: Final = "native"
 FUNCTIONS: Final = (
+    "read_head",
     "read_infer",
     "write_infer",
     "read_model_infer",

@@ -452,6 +452,21 @@ async def test_a_model_that_answers_later_or_with_an_error() -> None:
             assert answer.status == (200, 500, 503)[number]
 
 
+@pytest.mark.parametrize("is_blob", [False, True])
+async def test_a_small_answer_is_compressed_where_that_is_accepted(is_blob: bool) -> None:
+    body = infer_body(0.5)
+    if is_blob:
+        body = body.replace('{"inputs"', '{"parameters":{"binary_data_output":true},"inputs"', 1)
+    async with running(FakeServices()) as server:
+        client = await server.connect()
+        plain = await client.ask(post(INFER, body))
+        assert "content-encoding" not in plain.headers
+        assert ("inference-header-content-length" in plain.headers) is is_blob
+        packed = await client.ask(post(INFER, body, "Accept-Encoding: gzip"))
+        assert packed.headers["content-encoding"] == "gzip"
+        assert gzip.decompress(packed.body) == plain.body
+
+
 async def test_large_answers_are_compressed_in_a_thread() -> None:
     async with running(FakeServices()) as server:
         client = await server.connect()

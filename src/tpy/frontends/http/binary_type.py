@@ -27,7 +27,7 @@ async def infer_with_type(
     """`infer`, where the content types of binary requests and answers are `type_prefix` and the length of the JSON. Nothing is
     compressed. With `keep_length` the answer has the header, too. Raises InvalidArgument, with Triton's texts, for a length that
     cannot be."""
-    # Not in place: requests with the same head share it.
+    # Not in place: who observes the request has it, too.
     request.fields = {name: value for name, value in request.fields.items() if name not in _ENCODINGS}
     length = json_length(request.fields.get(b"content-type", b"").decode("latin-1"), len(request.body), type_prefix=type_prefix)
     if length is not None:

@@ -66,9 +66,7 @@ class Http1Connection:
         self._peer = str(ends.client) if ends.client.host else ""
         self._begun_ns = 0  # the time at which the request that has not arrived completely began; 0: no such request
         self._scope = trio.CancelScope()
-        self._parser = RequestParser(
-            max_input_size=port.options.max_input_size, bodies=port.bodies, refuse=port.refuse, first=port.first_head
-        )
+        self._parser = RequestParser(max_input_size=port.options.max_input_size, bodies=port.bodies, refuse=port.refuse)
         self._replies = ReplyQueue(
             wire,
             write_timeout_s=port.options.write_timeout_s,

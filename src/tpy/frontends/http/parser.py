@@ -7,13 +7,14 @@ find the next request, `fatal` is the answer to give before closing, and nothing
 What llhttp refuses by itself: Content-Length together with Transfer-Encoding, or twice, or not a number; folded headers; line
 ends without CR; spaces before the colon; control characters. Refused here: sizes, versions, codings, a missing Host.
 
-RepeatedHead: clients send the same head with each request of a kind, on one connection or on a new one each. Such a request
-needs no parsing: the same bytes mean the same.
+A head that comes alone, whole, and in the standard form is read by the native codec, where that runs, and llhttp never sees it,
+nor its body: it is between requests then, before and after.
 """
 
 from __future__ import annotations
 
 import enum
+import functools
 from collections import deque
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -27,64 +28,11 @@ from tpy.echo import echo
 from tpy.errors import ErrorCode
 from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http.message import HttpReply, HttpRequest, Refuse, fields_of, inference_of, refusal_reply, split_target
+from tpy.hot.codec import Head, read_head
 from tpy.refusals import TOO_LARGE
 
-_END = b"\r\n\r\n"
-_HEAD_BYTES_MAX = 1024
-"""The bytes of its last request that a silent connection may hold."""
-
-
-class RepeatedHead:
-    """The last head of a connection, or of the first requests of all. `remember` requests that were taken as they came, `again`
-    for what comes next."""
-
-    __slots__ = ("_last",)
-
-    def __init__(self) -> None:
-        self._last: tuple[bytes, int, HttpRequest] | None = None
-        """The head, the size of the whole request, and the request that it began."""
-
-    def remember(self, request: HttpRequest, data: bytes | memoryview) -> None:
-        """`data` is all that came in one piece, from before the beginning of `request` to behind its end."""
-        self._last = None
-        size = len(data) - len(request.body)
-        if size > _HEAD_BYTES_MAX or request.refusal is not None:
-            return
-        head = bytes(data[:size])
-        # Else there is more than the head and the body in it: chunks, or empty lines behind.
-        if head.find(_END) + len(_END) == size:
-            self._last = head, len(data), _with_body(request, b"")
-
-    def copy(self) -> RepeatedHead:
-        """One that remembers the same."""
-        made = RepeatedHead()
-        made._last = self._last
-        return made
-
-    def again(self, data: bytes | memoryview) -> HttpRequest | None:
-        """The request in `data`, when that is one with the same head, whole and nothing else."""
-        if self._last is None:
-            return None
-        head, size, request = self._last
-        if len(data) != size or data[: len(head)] != head:
-            return None
-        return _with_body(request, bytes(data[len(head) :]))
-
-
-def _with_body(request: HttpRequest, body: bytes) -> HttpRequest:
-    """A new one that shares the parts of the head, which nobody changes."""
-    return HttpRequest(
-        method=request.method,
-        target=request.target,
-        path=request.path,
-        version=request.version,
-        headers=request.headers,
-        fields=request.fields,
-        keep_alive=request.keep_alive,
-        body=body,
-        inference=request.inference,
-    )
-
+_TARGETS_MAX = 256
+"""Of the last requests, what their targets mean is kept."""
 
 _SMALL_BODY_BYTES_MAX = 64 * 1024
 """Bodies up to this size are kept as the pieces that llhttp gives; larger ones have one buffer from the start."""
@@ -108,6 +56,7 @@ class _Collect(enum.Enum):
     """The treatment of body bytes."""
 
     PIECES = enum.auto()
+    SMALL = enum.auto()  # past llhttp, as the large ones in a buffer
     BUFFER = enum.auto()
     GROWING = enum.auto()
     DISCARD = enum.auto()
@@ -122,7 +71,7 @@ BODIES_FULL = "the server holds as many bytes of request bodies as it may at the
 
 class RequestParser:
     """One connection's requests. Their large bodies count in `bodies`; one that has no room there is thrown away and refused.
-    `refuse` makes the refusals. `first` remembers the head of the first request, for all parsers that are given it."""
+    `refuse` makes the refusals."""
 
     def __init__(
         self,
@@ -130,7 +79,6 @@ class RequestParser:
         max_input_size: int,
         bodies: ByteBudget | None = None,
         refuse: Refuse = refusal_reply,
-        first: RepeatedHead | None = None,
     ) -> None:
         self.complete: deque[HttpRequest] = deque()
         self.phase = ParserPhase.IDLE
@@ -146,13 +94,13 @@ class RequestParser:
         self.ended = False
         """The last request asked for the connection to be closed; what follows it is ignored."""
         self._max_input_size = max_input_size
+        self._standard_body_max = min(_SMALL_BODY_BYTES_MAX, max_input_size)
         self._refuse = refuse
         self._bodies = bodies or ByteBudget(max(limits.REQUEST_BODIES_BYTES_MAX, max_input_size))
         self._llhttp = httptools.HttpRequestParser(self)
         self._replaying = False
         self._upgrade_with_body = False
         self._empty_line_bytes = 0
-        self._repeated = RepeatedHead() if first is None else first
         self._reset()
 
     def _reset(self) -> None:
@@ -174,15 +122,10 @@ class RequestParser:
         """Take the next bytes of the connection (not while `bulk` is set)."""
         before, size, was_idle = self.begun, len(data), self.phase is ParserPhase.IDLE
         if was_idle and self.fatal is None and not self.ended and not self._empty_line_bytes:
-            request = self._repeated.again(data)
-            if request is not None:
-                if not before:
-                    self._repeated = self._repeated.copy()
-                self.begun += 1
-                self.ended = not request.keep_alive
-                self.complete.append(request)
+            head = read_head(data, self._standard_body_max)
+            if head is not None:
+                self._take_standard(head)
                 return
-        whole: bytes | memoryview = data
         while data and self.fatal is None and not self.ended:
             rest: bytes | memoryview = b""
             try:
@@ -200,25 +143,47 @@ class RequestParser:
             self._count_empty_lines(size)
         if self.phase is ParserPhase.BODY and self._collect is _Collect.BUFFER and self.fatal is None:
             self.bulk = self._buffer[self.body_received :]
-        elif was_idle and self.phase is ParserPhase.IDLE and self.begun == before + 1 and self.complete:
-            self._repeated.remember(self.complete[-1], whole)
-        if not before and self.begun:
-            self._repeated = self._repeated.copy()
+
+    def _take_standard(self, head: Head) -> None:
+        """A request whose head llhttp does not see."""
+        method, target, headers, fields, keep_alive, length, body = head
+        path, inference = _meaning_of(method, target)
+        request = HttpRequest(
+            method=method,
+            target=target,
+            path=path,
+            version="1.1",
+            headers=headers,
+            fields=fields,
+            keep_alive=keep_alive,
+            body=body,
+            inference=inference,
+        )
+        self.begun += 1
+        if len(body) == length:
+            self.ended = not keep_alive
+            self.complete.append(request)
+            return
+        self.phase, self._request, self._collect = ParserPhase.BODY, request, _Collect.SMALL
+        self._content_length, self.body_received = length, len(body)
+        self._buffer = memoryview(bytearray(length))
+        self._buffer[: len(body)] = body
+        self.bulk = self._buffer[len(body) :]
 
     def bulk_received(self, count: int) -> None:
         """`count` bytes were written to the beginning of `bulk`."""
         if self.bulk is None or count > len(self.bulk):
             raise ValueError("more bytes than the body has")
         self.body_received += count
-        if self._collect is _Collect.BUFFER and self._hold(count):
+        if self._collect is _Collect.SMALL or (self._collect is _Collect.BUFFER and self._hold(count)):
             self.bulk = self.bulk[count:]
         else:
             missing = (self._content_length or 0) - self.body_received
             self.bulk = memoryview(bytearray(min(missing, limits.HTTP_RECEIVE_BYTES_MAX)))  # nobody reads it
         if not self.bulk:
             self.bulk = None
-            # llhttp still waits for this body.
-            self._llhttp = httptools.HttpRequestParser(self)
+            if self._collect is not _Collect.SMALL:  # llhttp still waits for this body
+                self._llhttp = httptools.HttpRequestParser(self)
             self.on_message_complete()
 
     def drop(self) -> None:
@@ -426,6 +391,8 @@ class RequestParser:
         match self._collect:
             case _Collect.PIECES:
                 request.body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            case _Collect.SMALL:
+                request.body = bytes(self._buffer)
             case _Collect.BUFFER:
                 request.body = self._buffer
             case _Collect.GROWING:
@@ -438,6 +405,13 @@ class RequestParser:
         self.expects_continue = False
         self.phase = ParserPhase.IDLE
         self._reset()
+
+
+@functools.lru_cache(_TARGETS_MAX)
+def _meaning_of(method: bytes, target: bytes) -> tuple[str, tuple[str, str | None] | None]:
+    """The path of a target without escapes, and the model and version that a request for inference is for."""
+    path = split_target(target)[1]
+    return path, inference_of(method, target, path)
 
 
 def _aligned_buffer(length: int, header_length: bytes) -> memoryview:

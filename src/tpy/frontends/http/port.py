@@ -12,7 +12,6 @@ from tpy.frontends.http.application import Application
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.message import HttpReply, HttpRequest, Refuse, refusal_reply
 from tpy.frontends.http.options import HttpOptions
-from tpy.frontends.http.parser import RepeatedHead
 from tpy.frontends.transport import Port
 from tpy.limits import HTTP_STOP_IDLE_S
 
@@ -48,6 +47,4 @@ class HttpPort(Port):
         self.stopping = trio.Event() if stopping is None else stopping
         self.endpoint = endpoint
         self.refuse = refuse
-        self.first_head = RepeatedHead()
-        """The head with which the last new connection began: mostly the next one begins with it, too."""
         self.bodies = bodies or (ByteBudget(options.max_input_size) if endpoint is None else endpoint.bodies)
