@@ -111,6 +111,7 @@ TARGETS: tuple[Target, ...] = (
     recording.CANARY,
     hot.HEADS,
     hot.HEADS_CANARY,
+    hot.FIELDS,
     hot.REQUESTS,
     hot.RESPONSES,
     hot.MODEL_INFER_REQUESTS,

@@ -6,7 +6,7 @@ import contextlib
 import re
 
 from fuzz.chance import Chance
-from fuzz.hot import documents, frames, heads, messages, wire
+from fuzz.hot import documents, fields, frames, heads, messages, wire
 from fuzz.target import Target
 from tpy.errors import TpyError
 from tpy.frontends.grpc.codec import Decoded
@@ -90,6 +90,14 @@ MODEL_INFER_CANARY = Target(
     run=_model_infer_canary,
     smoke_examples=400,
     must_fail=True,
+)
+FIELDS = Target(
+    name="native_fields",
+    invariant=fields.INVARIANT,
+    run=fields.run,
+    smoke_examples=3000,
+    rules=fields.RULES,
+    attack=fields.attack,
 )
 HEADS_CANARY = Target(
     name="native_heads_canary",

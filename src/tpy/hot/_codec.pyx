@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""The native codec: the standard form of an HTTP request's head, of a JSON request, of its answer, of gRPC's ModelInfer, and of
-the frames of a batch.
+"""The native codec: the standard form of an HTTP request's head, of HTTP/2's blocks of fields, of a JSON request, of its answer,
+of gRPC's ModelInfer, and of the frames of a batch.
 
 Every function returns None for whatever is not in the standard form, and for whatever is wrong: then the Python code, which is
 the specification, reads or writes it, and words the refusal. What is returned equals what that code returns, to the last byte.
@@ -867,6 +867,155 @@ cdef inline bint says_how_to_go_on(const char* name, Py_ssize_t size) noexcept n
         or size == 16 and memcmp(name, b"proxy-connection", 16) == 0
         or size == 14 and memcmp(name, b"http2-settings", 14) == 0
     )
+
+
+# ---- HPACK
+
+cdef enum:
+    ENTRY_BYTES = 32  # HTTP/2's overhead for each field, and for each entry of a table
+    ENTRIES_MAX = 256
+    EXTENDED_BYTES_MAX = 3  # behind the first of an integer
+
+
+cdef inline bint take_prefixed(Cursor* c, int bits, Py_ssize_t* value) noexcept nogil:
+    """Take an integer whose first byte has it in its lower bits. False at the end, and for a long one."""
+    cdef Py_ssize_t most = (1 << bits) - 1
+    cdef int count = 0
+    if c.at == c.end:
+        return False
+    value[0] = <unsigned char>c.at[0] & most
+    c.at += 1
+    if value[0] < most:
+        return True
+    while c.at < c.end and count < EXTENDED_BYTES_MAX:
+        value[0] += (<Py_ssize_t>(<unsigned char>c.at[0] & 0x7F)) << (7 * count)
+        count += 1
+        c.at += 1
+        if not <unsigned char>c.at[-1] & 0x80:
+            return True
+    return False
+
+
+cdef bytes take_string(Cursor* c, const int16_t* tree, Py_ssize_t nodes):
+    """Take a string literal. None for one that is wrong."""
+    cdef bint is_huffman
+    cdef Py_ssize_t size
+    cdef const char* begin
+    if c.at == c.end:
+        return None
+    is_huffman = (<unsigned char>c.at[0] & 0x80) != 0
+    if not take_prefixed(c, 7, &size) or size > c.end - c.at:
+        return None
+    begin = c.at
+    c.at += size
+    return from_huffman(begin, size, tree, nodes) if is_huffman else PyBytes_FromStringAndSize(begin, size)
+
+
+cdef bytes from_huffman(const char* source, Py_ssize_t size, const int16_t* tree, Py_ssize_t nodes):
+    """The text in Huffman's code, whose shortest codes have 5 bits. None for one that is wrong."""
+    cdef Buffer out = Buffer()
+    cdef Py_ssize_t index
+    cdef int bit, node = 0, depth = 0
+    cdef bint is_padding = True
+    out.need(size * 8 // 5 + 1)
+    for index in range(size):
+        for bit in range(7, -1, -1):
+            if not (<unsigned char>source[index] >> bit) & 1:
+                is_padding = False
+            node = tree[2 * node + ((<unsigned char>source[index] >> bit) & 1)]
+            depth += 1
+            if node < 0:
+                if node < -256:  # the end of the string, which is not to be there
+                    return None
+                out.at[0] = <char>(-1 - node)
+                out.at += 1
+                node, depth, is_padding = 0, 0, True
+            elif node == 0 or node >= nodes:
+                return None
+    if depth > 7 or not is_padding:
+        return None
+    return out.taken()
+
+
+def read_fields(bytes block not None, tuple static not None, dynamic, Py_ssize_t table_max, bytes huffman not None, Py_ssize_t list_max):
+    """The fields in an HPACK block, and those of them that the table gets, in order; None for a block that begins with a new size
+    of the table, has more than `list_max` bytes by HTTP/2's count, or is not to be read without more ado. `static` and `dynamic`
+    are the tables, of (name, value), the latest entry first; `huffman` is the tree of Huffman's code: for each node two numbers
+    of 16 bits, the node behind a 0 and behind a 1, or -1 - symbol."""
+    cdef Cursor c
+    cdef list entries = list(dynamic)
+    cdef list fields = []
+    cdef list added = []
+    cdef Py_ssize_t kept = len(entries)
+    cdef Py_ssize_t index, total = 0, table_size = 0
+    cdef unsigned char first
+    cdef const int16_t* tree = <const int16_t*>PyBytes_AS_STRING(huffman)
+    cdef Py_ssize_t nodes = PyBytes_GET_SIZE(huffman) // 4
+    cdef tuple entry
+    cdef bytes name, value
+    if kept > ENTRIES_MAX or not nodes:
+        return None
+    for entry in entries:
+        table_size += size_of_field(entry)
+    c.at = PyBytes_AS_STRING(block)
+    c.end = c.at + PyBytes_GET_SIZE(block)
+    while c.at < c.end:
+        if len(fields) == ENTRIES_MAX:
+            return None
+        first = <unsigned char>c.at[0]
+        if first & 0x80:
+            if not take_prefixed(&c, 7, &index):
+                return None
+            entry = entry_at(static, added, entries, kept, index)
+            if entry is None:
+                return None
+            fields.append((entry[0], entry[1]))
+            total += size_of_field(entry)
+            continue
+        if first & 0xE0 == 0x20 or not take_prefixed(&c, 6 if first & 0x40 else 4, &index):
+            return None
+        if index:
+            entry = entry_at(static, added, entries, kept, index)
+            if entry is None:
+                return None
+            name = entry[0]
+        else:
+            name = take_string(&c, tree, nodes)
+        if name is None:
+            return None
+        value = take_string(&c, tree, nodes)
+        if value is None:
+            return None
+        entry = (name, value)
+        fields.append(entry)
+        total += size_of_field(entry)
+        if first & 0x40:
+            table_size += size_of_field(entry)
+            while table_size > table_max:
+                if not kept:
+                    return None  # it would take the place of all others, and maybe its own
+                kept -= 1
+                table_size -= size_of_field(<tuple>entries[kept])
+            added.append(entry)
+    return None if total > list_max else (tuple(fields), added)
+
+
+cdef inline Py_ssize_t size_of_field(tuple entry) except -1:
+    return ENTRY_BYTES + len(<bytes>entry[0]) + len(<bytes>entry[1])
+
+
+cdef inline tuple entry_at(tuple static, list added, list entries, Py_ssize_t kept, Py_ssize_t index):
+    """The entry with this index, which begins with 1; None if there is none."""
+    index -= 1
+    if index < 0:
+        return None
+    if index < len(static):
+        return static[index]
+    index -= len(static)
+    if index < len(added):
+        return added[len(added) - 1 - index]
+    index -= len(added)
+    return entries[index] if index < kept else None
 
 
 # ---- Writing

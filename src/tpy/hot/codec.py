@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -27,6 +27,9 @@ Head = tuple[bytes, bytes, list[tuple[bytes, bytes]], dict[bytes, bytes], bool, 
 """A request of HTTP/1.1: method, target, headers, the same by name in small letters, True to keep the connection, the length of
 its body, and as much of that as there is."""
 
+Entries = tuple[tuple[bytes, bytes], ...]
+"""Fields of a header block, or of a table: (name, value)."""
+
 Infer = tuple[str, tuple[TensorT, ...], tuple[tuple[str, bool], ...], bool, bytes]
 """An inference request: id, tensors, named outputs with True for those wanted as blobs, True if all others are, and the text of
 its parameters, which may be no JSON; b"" where that is all that they say."""
@@ -39,6 +42,13 @@ Result = tuple[tuple[int, int, int], list[ResultT]]
 
 
 def read_head(data: bytes | memoryview, body_max: int) -> Head | None:
+    """None: as for whatever is not in the standard form."""
+    return None
+
+
+def read_fields(
+    block: bytes, static: Entries, dynamic: Iterable[tuple[bytes, bytes]], table_max: int, huffman: bytes, list_max: int
+) -> tuple[Entries, list[tuple[bytes, bytes]]] | None:
     """None: as for whatever is not in the standard form."""
     return None
 
@@ -128,6 +138,7 @@ def load() -> str:
 NATIVE: Final = "native"
 FUNCTIONS: Final = (
     "read_head",
+    "read_fields",
     "read_infer",
     "write_infer",
     "read_model_infer",

@@ -6,12 +6,15 @@ dynamic table as it was means the same until something changes the table; so its
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from hpack import Decoder, Encoder, HPACKDecodingError, HPACKError, OversizedHeaderListError
+from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.table import HeaderTable
 
+from tpy.hot.codec import read_fields
 from tpy.http2.codes import HEADER_TABLE_BYTES, ConnectionFault, Http2Code
 from tpy.limits import GRPC_HEADER_BLOCKS_REMEMBERED_MAX, GRPC_HEADER_FIELDS_MAX
 
@@ -23,6 +26,25 @@ _RESIZES_MAX = 2
 """Table size updates of one block: the least and the last size (RFC 7541, 4.2). Each is a byte, and costs microseconds."""
 
 T = TypeVar("T")
+
+
+def _huffman_tree() -> bytes:
+    """HPACK's Huffman code as `read_fields` takes it."""
+    nodes = [[0, 0]]
+    for symbol, (code, length) in enumerate(zip(REQUEST_CODES, REQUEST_CODES_LENGTH, strict=True)):
+        node = nodes[0]
+        for shift in range(length - 1, 0, -1):
+            side = code >> shift & 1
+            if not node[side]:
+                node[side] = len(nodes)
+                nodes.append([0, 0])
+            node = nodes[node[side]]
+        node[code & 1] = -1 - symbol
+    return array("h", [number for node in nodes for number in node]).tobytes()
+
+
+_HUFFMAN = _huffman_tree()
+_STATIC = tuple((bytes(name), bytes(value)) for name, value in HeaderTable.STATIC_TABLE)
 
 
 class _CountingTable(HeaderTable):
@@ -57,9 +79,11 @@ class HeaderReader(Generic[T]):
 
     def __init__(self, interpret: Callable[[Headers], T], list_bytes_max: int) -> None:
         self._interpret = interpret
+        self._list_bytes_max = list_bytes_max
         self._decoder = Decoder(max_header_list_size=list_bytes_max)  # 32 bytes for each field: so their number is bounded, too
-        self._table = _CountingTable()
-        self._decoder.header_table = self._table
+        self.table = _CountingTable()
+        """Of the peer's latest fields."""
+        self._decoder.header_table = self.table
         self._changes = 0
         self._known: dict[bytes, T] = {}
 
@@ -68,9 +92,9 @@ class HeaderReader(Generic[T]):
         known = self._known.get(block)
         if known is None:
             headers = self.decode(block)
-            unchanged = self._table.changes == self._changes
+            unchanged = self.table.changes == self._changes
             if not unchanged:
-                self._changes = self._table.changes
+                self._changes = self.table.changes
                 self._known.clear()
             known = self._interpret(headers)
             if unchanged and len(self._known) < GRPC_HEADER_BLOCKS_REMEMBERED_MAX and len(block) <= _REMEMBERED_BYTES_MAX:
@@ -79,13 +103,28 @@ class HeaderReader(Generic[T]):
 
     def decode(self, block: bytes) -> Headers:
         """Any block, which must be decoded even when nobody wants it. Raises ConnectionFault: the table is of no use then."""
-        self._table.resizes_left = _RESIZES_MAX
+        table = self.table
+        found = self.read_natively(block)
+        if found is not None:
+            for name, value in found[1]:
+                table.add(name, value)
+            return self._bounded(found[0])
+        table.resizes_left = _RESIZES_MAX
         try:
             fields = tuple((name, value) for name, value in self._decoder.decode(block, raw=True))
         except OversizedHeaderListError:
             raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, "header list too large") from None
         except HPACKError as error:
-            raise ConnectionFault(Http2Code.COMPRESSION_ERROR, f"cannot decode a header block: {error}") from None
+            text = str(error).partition(" from ")[0]  # behind it, the library shows an object with its address
+            raise ConnectionFault(Http2Code.COMPRESSION_ERROR, f"cannot decode a header block: {text}") from None
+        return self._bounded(fields)
+
+    def read_natively(self, block: bytes) -> tuple[Headers, list[tuple[bytes, bytes]]] | None:
+        """Returns the fields of a block, and the entries that the table is to get, where the native codec reads it; else None."""
+        table = self.table
+        return read_fields(block, _STATIC, table.dynamic_entries, table.maxsize, _HUFFMAN, self._list_bytes_max)
+
+    def _bounded(self, fields: Headers) -> Headers:
         if len(fields) > GRPC_HEADER_FIELDS_MAX:
             raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, "header list too large")
         return fields

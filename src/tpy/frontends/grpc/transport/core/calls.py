@@ -33,8 +33,8 @@ class MalformedHeaders(Exception):
     """The text says which rule was broken."""
 
 
-def _check_request(headers: Headers) -> tuple[dict[bytes, bytes], Headers, int | None]:
-    """(pseudo-header fields, the other fields, `content-length`) of a request. Raises MalformedHeaders."""
+def _check_request(headers: Headers) -> tuple[dict[bytes, bytes], Headers]:
+    """(pseudo-header fields, the other fields) of a request. Raises MalformedHeaders."""
     pseudo: dict[bytes, bytes] = {}
     count = 0
     for name, value in headers:
@@ -51,7 +51,7 @@ def _check_request(headers: Headers) -> tuple[dict[bytes, bytes], Headers, int |
     regular = headers[count:]
     check_fields(regular)
     _check_pseudo(pseudo)
-    return pseudo, regular, _content_length(regular)
+    return pseudo, regular
 
 
 def check_fields(fields: Headers) -> None:
@@ -78,10 +78,8 @@ def _check_pseudo(pseudo: dict[bytes, bytes]) -> None:
             raise MalformedHeaders(f"{_shown(name)} is missing")
 
 
-def _content_length(fields: Headers) -> int | None:
+def _content_length(fields: Headers) -> int:
     found = {value for name, value in fields if name == b"content-length"}
-    if not found:
-        return None
     if len(found) > 1:
         raise MalformedHeaders("content-length occurs twice")
     text = found.pop()
@@ -134,22 +132,26 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 def parse_request_head(headers: Headers, header_bytes_max: int) -> RequestHead:
     """The head of a call. Raises MalformedHeaders for what is not a request by HTTP/2's rules; a request that cannot be a call
     becomes `refused`."""
-    pseudo, fields, content_length = _check_request(headers)
+    pseudo, fields = _check_request(headers)
+    first = dict(reversed(fields))  # of several fields with a name, the first
+    content_length = _content_length(fields) if b"content-length" in first else None
     path = pseudo.get(b":path", b"").decode("latin-1")
     try:
-        size = sum(len(name) + len(value) + _FIELD_OVERHEAD_BYTES for name, value in headers)
+        size = _FIELD_OVERHEAD_BYTES * len(headers)
+        for name, value in headers:
+            size += len(name) + len(value)
         if size > header_bytes_max:
             raise _Refusal(
                 Status.RESOURCE_EXHAUSTED, f"received metadata of {size} bytes, at most {header_bytes_max} are accepted"
             )
-        _check_http(pseudo, fields)
+        _check_http(pseudo, first)
         return RequestHead(
             path=path,
             metadata=_metadata(fields),
-            timeout_ns=_timeout_ns(fields),
-            encoding=_encoding(fields),
-            reply_encoding=_reply_encoding(fields),
-            load_format=(_one(fields, b"endpoint-load-metrics-format") or b"").decode("latin-1"),
+            timeout_ns=_timeout_ns(first[b"grpc-timeout"]) if b"grpc-timeout" in first else None,
+            encoding=_encoding(first[b"grpc-encoding"]) if b"grpc-encoding" in first else "identity",
+            reply_encoding=_reply_encoding(fields) if b"grpc-accept-encoding" in first else "identity",
+            load_format=first.get(b"endpoint-load-metrics-format", b"").decode("latin-1"),
             content_length=content_length,
         )
     except _Refusal as refusal:
@@ -162,33 +164,27 @@ class _Refusal(Exception):
         self.refused = RefusedCall(status=status, message=message, http_status=http_status)
 
 
-def _check_http(pseudo: dict[bytes, bytes], fields: Headers) -> None:
+def _check_http(pseudo: dict[bytes, bytes], first: dict[bytes, bytes]) -> None:
     method = pseudo[b":method"]
     if method != b"POST":
         raise _Refusal(Status.UNKNOWN, f"gRPC calls use the method POST, got {_text(method)}", 405)
-    content_type = _one(fields, b"content-type")
+    content_type = first.get(b"content-type")
     if content_type is None:
         raise _Refusal(Status.UNKNOWN, "the content-type header is missing, expected application/grpc", 415)
     if not _CONTENT_TYPE.fullmatch(content_type):
         raise _Refusal(Status.UNKNOWN, f"content-type {_text(content_type)} is not served, expected application/grpc", 415)
-    if _one(fields, b"te") is None:
+    if b"te" not in first:
         raise _Refusal(Status.UNKNOWN, "the header 'te: trailers' is missing", 400)
 
 
-def _timeout_ns(fields: Headers) -> int | None:
-    value = _one(fields, b"grpc-timeout")
-    if value is None:
-        return None
+def _timeout_ns(value: bytes) -> int:
     match = _TIMEOUT.fullmatch(value)
     if match is None:
         raise _Refusal(Status.INTERNAL, f"malformed grpc-timeout: {_text(value)}")
     return int(match[1]) * _UNIT_NS[match[2]]
 
 
-def _encoding(fields: Headers) -> Encoding:
-    value = _one(fields, b"grpc-encoding")
-    if value is None:
-        return "identity"
+def _encoding(value: bytes) -> Encoding:
     encoding = _ENCODINGS.get(value)
     if encoding is None:
         raise _Refusal(
@@ -235,10 +231,6 @@ def _binary(key: str, value: bytes) -> bytes:
         return binascii.a2b_base64(bare + b"=" * (-len(bare) % 4), strict_mode=True)
     except binascii.Error:
         raise _Refusal(Status.INTERNAL, f"the value of metadata {echo(key)} is not base64") from None
-
-
-def _one(fields: Headers, wanted: bytes) -> bytes | None:
-    return next((value for name, value in fields if name == wanted), None)
 
 
 def _text(value: bytes) -> str:
