@@ -37,6 +37,13 @@ _VALUES_TEXT = (
     "|5;|'\"\\"
 )
 _VALUES = [value.encode("latin-1") for value in _VALUES_TEXT.split("|")]
+_GOING_ON = (
+    (b"Expect", b"100-continue"),
+    (b"TE", b"trailers"),
+    (b"Upgrade", b"h2c"),
+    (b"Transfer-Encoding", b"chunked"),
+    (b"Proxy-Connection", b"close"),
+)
 _ENDS = (b"\r\n",) * 30 + (b"\n", b"\r", b"\r\r\n", b"\n\r", b"\r\n ", b"\r\n\t")
 
 
@@ -58,6 +65,8 @@ def request_of(chance: Chance) -> tuple[bytes, int]:
         fields.append((name if is_faulty() else name + b"%d" % number, value))
     if chance.random() < 0.2:
         fields.append((b"Connection", chance.choice(_VALUES[2:8] if is_faulty() else _VALUES[2:6])))
+    if chance.random() < 0.1:
+        fields.append(chance.choice(_GOING_ON))
     if is_faulty():
         fields.pop(chance.randrange(len(fields)))
     chance.shuffle(fields)
@@ -89,11 +98,15 @@ def compare(data: bytes, head_size: int, chance: Chance, parser_of: type[Request
             raise Violation(f"{data!r} in pieces of {[len(piece) for piece in pieces]}\n  read as {found}\n  llhttp: {expected}")
 
 
-def _read(pieces: list[bytes], parser_of: type[RequestParser]) -> tuple[Outcome, ParserPhase, int, Outcome]:
-    """All that the pieces came to, and the same with another request behind them, which shows the state that they left."""
+State = tuple[ParserPhase, int, int, bool]
+
+
+def _read(pieces: list[bytes], parser_of: type[RequestParser]) -> tuple[Outcome, State, Outcome]:
+    """All that the pieces came to, the state that they left, and what comes of another request behind them, which llhttp reads."""
     parser = parser_of(max_input_size=_BODY_BYTES_MAX)
     outcome = feed(pieces, parser)
-    return outcome, parser.phase, parser.body_received, feed([b"GET /next HTTP/1.1\r\nHost: h\r\n\r\n"], parser)
+    state = parser.phase, parser.begun, parser.body_received, parser.expects_continue
+    return outcome, state, feed([b"G", b"ET /next HTTP/1.1\r\nHost: h\r\n\r\n"], parser)
 
 
 def run(chance: Chance) -> int:

@@ -334,6 +334,23 @@ async def test_expect_100_continue_behind_another_request_waits_for_its_answer()
         assert (await client.ask(b"{}")).status == 400
 
 
+async def test_a_body_that_came_without_100_continue_does_not_get_it_later() -> None:
+    services = FakeServices()
+    services.inference.immediate = False
+    async with running(services) as server:
+        client = await server.connect()
+        body = infer_body(2).encode()
+        head = f"POST {INFER} HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        await client.send(infer(1) + head)
+        await services.inference.wait_submitted(1)
+        await client.send(body)
+        await services.inference.wait_submitted(2)
+        for submitted in services.inference.submitted:
+            submitted.answer()
+        assert [(await client.answer()).status for _ in range(2)] == [200, 200]
+        assert (await client.ask(get("/v2/health/live"))).status == 200
+
+
 async def test_http_1_0_and_connection_close() -> None:
     async with running(FakeServices()) as server:
         client = await server.connect()

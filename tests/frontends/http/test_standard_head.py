@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tpy.frontends.http.parser import ParserPhase, RequestParser
@@ -59,6 +60,22 @@ def test_one_whose_body_is_missing_has_begun() -> None:
     assert parser.bulk is None
 
 
+def test_a_promise_of_a_body_costs_nothing() -> None:
+    """A bytearray has its zeros written, so that each connection held a body's memory for a head."""
+    parser = RequestParser(max_input_size=1 << 20)
+    parser.feed(HEAD.replace(b"3", b"65536"))
+    assert parser.bulk is not None
+    assert len(parser.bulk) == 65_536
+    assert isinstance(parser.bulk.obj, np.ndarray)
+
+
+def test_between_requests_that_llhttp_reads() -> None:
+    chunked = LINE + b"Host: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nodd\r\n0\r\n\r\n"
+    parser = fed(chunked, HEAD, b"one", chunked, HEAD + b"two", chunked)
+    assert [bytes(request.body) for request in parser.complete] == [b"odd", b"one", b"odd", b"two", b"odd"]
+    assert (parser.begun, parser.expects_continue) == (5, False)
+
+
 def test_what_llhttp_has_begun_it_ends() -> None:
     parser = fed(HEAD[:5], HEAD[5:] + b"one", HEAD + b"two")
     assert [request.body for request in parser.complete] == [b"one", b"two"]
@@ -97,6 +114,16 @@ def test_the_last_request_of_a_connection() -> None:
 )
 def test_fields_that_are_left_to_llhttp(fields: bytes) -> None:
     assert codec.read_head(LINE + fields + b"\r\n\r\n", BODY_MAX) is None
+
+
+@pytest.mark.parametrize(("more", "is_read"), [(0, True), (1, False)])
+def test_up_to_a_size_it_is_read(more: int, is_read: bool) -> None:
+    host = b"Host: h\r\n"
+    name = b"x" * (64 + more) + b": y\r\n"
+    many = b"".join(b"X%d: y\r\n" % number for number in range(63 + more))
+    long = b"X: " + b"y" * (4096 + more - len(LINE + host) - 7) + b"\r\n"
+    for fields in (name, many, long):
+        assert (codec.read_head(LINE + host + fields + b"\r\n", BODY_MAX) is not None) is is_read
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ class Http1Connection:
         """Ask for the body, unless an interim answer could be taken for one to an earlier request."""
         if self._owes_continue and not self._replies.owed:
             self._owes_continue = False
-            if not self._parser.body_received:
+            if self._parser.expects_continue and not self._parser.body_received:  # it may have sent the body without
                 self._replies.write([CONTINUE])
 
     # Deadlines

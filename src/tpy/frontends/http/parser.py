@@ -1,8 +1,9 @@
 """HTTP/1.1 requests out of bytes, on llhttp (httptools) in its strict mode. No socket, clock or task in here.
 
-`feed` bytes in any pieces; complete requests collect in `complete`. A large body with a Content-Length goes past llhttp: while
-`bulk` is set, the next bytes of the connection belong there and are reported by `bulk_received`. When HTTP leaves no way to
-find the next request, `fatal` is the answer to give before closing, and nothing more may be fed.
+`feed` bytes in any pieces; complete requests collect in `complete`. A large body with a Content-Length, and one behind a head
+that the codec has read, goes past llhttp: while `bulk` is set, the next bytes of the connection belong there and are reported by
+`bulk_received`. When HTTP leaves no way to find the next request, `fatal` is the answer to give before closing, and nothing more
+may be fed.
 
 What llhttp refuses by itself: Content-Length together with Transfer-Encoding, or twice, or not a number; folded headers; line
 ends without CR; spaces before the colon; control characters. Refused here: sizes, versions, codings, a missing Host.
@@ -35,7 +36,8 @@ _TARGETS_MAX = 256
 """Of the last requests, what their targets mean is kept."""
 
 _SMALL_BODY_BYTES_MAX = 64 * 1024
-"""Bodies up to this size are kept as the pieces that llhttp gives; larger ones have one buffer from the start."""
+"""Bodies up to this size are kept as the pieces that llhttp gives; larger ones have one buffer from the start, and so have those
+behind a head that llhttp has not seen."""
 
 _ALIGNMENT = 64
 """Of the first binary tensor in such a buffer. What ONNX Runtime wants of memory that it uses without copying it."""
@@ -87,7 +89,7 @@ class RequestParser:
         self.body_received: int
         """Bytes of the present body."""
         self.bulk: memoryview | None = None
-        """The memory for the next bytes of the connection, while a large body arrives."""
+        """The memory for the next bytes of the connection, while a body arrives that goes past llhttp."""
         self.fatal: HttpReply | None = None
         self.expects_continue = False
         """The present request's sender waits for an interim answer before it sends its body."""
@@ -166,7 +168,7 @@ class RequestParser:
             return
         self.phase, self._request, self._collect = ParserPhase.BODY, request, _Collect.SMALL
         self._content_length, self.body_received = length, len(body)
-        self._buffer = memoryview(bytearray(length))
+        self._buffer = _untouched(length)
         self._buffer[: len(body)] = body
         self.bulk = self._buffer[len(body) :]
 
@@ -415,15 +417,19 @@ def _meaning_of(method: bytes, target: bytes) -> tuple[str, tuple[str, str | Non
 
 
 def _aligned_buffer(length: int, header_length: bytes) -> memoryview:
-    """Memory for a body in which what follows its inference header begins at a multiple of _ALIGNMENT bytes.
+    """Memory for a body, as `_untouched`, in which what follows its inference header begins at a multiple of _ALIGNMENT bytes.
 
     `header_length` is that header's length as the sender says; an invalid length is refused elsewhere.
     """
     offset = int(header_length) if header_length.isdigit() and len(header_length) <= _LENGTH_DIGITS_MAX else 0
-    # numpy, because it does not touch the memory: a promise of 64 MiB costs nothing until they arrive.
     buffer = np.empty(length + _ALIGNMENT, dtype=np.uint8)
     start = -(buffer.ctypes.data + offset) % _ALIGNMENT
     return buffer.data[start : start + length]
+
+
+def _untouched(length: int) -> memoryview:
+    """Memory for a body. numpy, because it does not touch it: a promise costs nothing until the bytes arrive."""
+    return np.empty(length, dtype=np.uint8).data
 
 
 def _head_too_large(refuse: Refuse) -> HttpReply:
