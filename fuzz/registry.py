@@ -112,6 +112,7 @@ TARGETS: tuple[Target, ...] = (
     hot.HEADS,
     hot.HEADS_CANARY,
     hot.FIELDS,
+    hot.FIELDS_CANARY,
     hot.REQUESTS,
     hot.RESPONSES,
     hot.MODEL_INFER_REQUESTS,

@@ -102,7 +102,7 @@ State = tuple[ParserPhase, int, int, bool]
 
 
 def _read(pieces: list[bytes], parser_of: type[RequestParser]) -> tuple[Outcome, State, Outcome]:
-    """All that the pieces came to, the state that they left, and what comes of another request behind them, which llhttp reads."""
+    """All that the pieces came to, the state that they left, and what llhttp makes of another request behind them."""
     parser = parser_of(max_input_size=_BODY_BYTES_MAX)
     outcome = feed(pieces, parser)
     state = parser.phase, parser.begun, parser.body_received, parser.expects_continue

@@ -13,6 +13,7 @@ from tpy.frontends.grpc.codec import Decoded
 from tpy.frontends.http.codec import HttpOutputPlan
 from tpy.frontends.http.parser import RequestParser
 from tpy.hot import codec
+from tpy.http2.header_blocks import HeaderReader, Headers
 from tpy.messages import InferenceRequest
 
 
@@ -50,6 +51,20 @@ REQUESTS = Target(
     smoke_examples=6000,
     attack=documents.attack,
 )
+
+
+class _ForgetfulReader(HeaderReader[Headers]):
+    """Wrong on purpose: it loses the oldest entry of a table of several."""
+
+    def decode(self, block: bytes) -> Headers:
+        found = super().decode(block)
+        if len(self.table.dynamic_entries) > 3:
+            self.table.dynamic_entries.pop()
+        return found
+
+
+def _fields_canary(chance: Chance) -> int:
+    return fields.run(chance, _ForgetfulReader)
 
 
 class _LenientParser(RequestParser):
@@ -98,6 +113,13 @@ FIELDS = Target(
     smoke_examples=3000,
     rules=fields.RULES,
     attack=fields.attack,
+)
+FIELDS_CANARY = Target(
+    name="native_fields_canary",
+    invariant="a reader that loses an entry of its table is found out",
+    run=_fields_canary,
+    smoke_examples=200,
+    must_fail=True,
 )
 HEADS_CANARY = Target(
     name="native_heads_canary",

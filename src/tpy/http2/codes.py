@@ -110,7 +110,10 @@ def rst_stream_frame(stream_id: int, code: Http2Code) -> bytes:
     return frame_header(4, RST_STREAM, 0, stream_id) + _U32.pack(code)
 
 
+_GOAWAY_TEXT_BYTES_MAX = 1024
+
+
 def goaway_frame(last_stream_id: int, code: Http2Code, text: str = "") -> bytes:
-    """GOAWAY; `text` is for whoever reads the peer's log."""
-    payload = struct.pack(">II", last_stream_id, code) + text.encode()
+    """GOAWAY; `text` is for whoever reads the peer's log, and cut after a kilobyte."""
+    payload = struct.pack(">II", last_stream_id, code) + text.encode()[:_GOAWAY_TEXT_BYTES_MAX]
     return frame_header(len(payload), GOAWAY, 0, 0) + payload

@@ -6,6 +6,7 @@ dynamic table as it was means the same until something changes the table; so its
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -24,6 +25,9 @@ _REMEMBERED_BYTES_MAX = 2048
 
 _RESIZES_MAX = 2
 """Table size updates of one block: the least and the last size (RFC 7541, 4.2). Each is a byte, and costs microseconds."""
+
+_SHOWN = re.compile(r" from |: ")
+"""Behind it an error of hpack shows bytes, or an object with its address."""
 
 T = TypeVar("T")
 
@@ -89,7 +93,8 @@ class HeaderReader(Generic[T]):
 
     def request(self, block: bytes) -> T:
         """The block that opens a stream. Raises ConnectionFault as `decode`, and what `interpret` raises."""
-        known = self._known.get(block)
+        # Other blocks, such as trailers, change the table, too.
+        known = self._known.get(block) if self.table.changes == self._changes else None
         if known is None:
             headers = self.decode(block)
             unchanged = self.table.changes == self._changes
@@ -115,7 +120,7 @@ class HeaderReader(Generic[T]):
         except OversizedHeaderListError:
             raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, "header list too large") from None
         except HPACKError as error:
-            text = str(error).partition(" from ")[0]  # behind it, the library shows an object with its address
+            text = _SHOWN.split(str(error), 1)[0]
             raise ConnectionFault(Http2Code.COMPRESSION_ERROR, f"cannot decode a header block: {text}") from None
         return self._bounded(fields)
 

@@ -45,6 +45,28 @@ def test_remembered_blocks_decode_to_the_same_headers(blocks: list[tuple[list[tu
             assert reader.request(block) == tuple(fields)
 
 
+def test_trailers_change_what_a_remembered_block_means() -> None:
+    """A connection that a proxy shares among clients: one of them got the metadata of another."""
+    reader: HeaderReader[Fields] = HeaderReader(lambda headers: headers, 65536)
+    latest = b"\xbe"  # the entry of the table that was added last
+    assert reader.request(b"\x40\x01a\x01b") == ((b"a", b"b"),)
+    for _ in range(3):
+        assert reader.request(latest) == ((b"a", b"b"),)
+    reader.decode(b"\x40\x01x\x01y")
+    for _ in range(3):
+        assert reader.request(latest) == ((b"x", b"y"),)
+
+
+@pytest.mark.parametrize("block", [b"\xff" * 8, b"\x3f" + b"\xff" * 6, b"\x0f" + b"\xff" * 16_000, b"\xff\x80\x80"])
+def test_a_block_that_cannot_be_decoded_is_not_shown(block: bytes) -> None:
+    reader: HeaderReader[Fields] = HeaderReader(lambda headers: headers, 65536)
+    with pytest.raises(ConnectionFault) as caught:
+        reader.decode(block)
+    assert caught.value.text.startswith("cannot decode a header block: ")
+    assert "0x" not in caught.value.text
+    assert len(caught.value.text) < 150
+
+
 @given(BLOCKS)
 def test_a_stock_decoder_reads_what_we_write(blocks: list[tuple[list[tuple[bytes, bytes]], bool, int | None]]) -> None:
     writer = HeaderWriter()
