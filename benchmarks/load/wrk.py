@@ -24,11 +24,32 @@ end
 """
 
 
-def lua_script(request: HttpRequest) -> str:
-    """A script that sends `request` on every connection, and prints one line of results."""
+_VARIANTS = 61
+"""A prime number, so that no connection of a usual number sends the same one again and again."""
+
+_VARIED = f"""
+local requests, at = {{}}, 0
+function init(args)
+  local body = wrk.body
+  for number = 1, {_VARIANTS} do
+    wrk.body = body .. string.rep(" ", number)
+    wrk.headers["X-Request-Id"] = string.format("8a7d3c1e-5b6f-4a2d-9c%02d-0123456789ab", number)
+    requests[number] = wrk.format()
+  end
+end
+function request()
+  at = at % {_VARIANTS} + 1
+  return requests[at]
+end
+"""
+
+
+def lua_script(request: HttpRequest, *, varied: bool = False) -> str:
+    """A script that sends `request` on every connection, and prints one line of results. `varied`: no two requests that follow
+    each other have the same head; their JSON has spaces behind it, and they have an id in a field."""
     lines = ['wrk.method = "POST"', f"wrk.path = {_quoted(request.path.encode())}", f"wrk.body = {_quoted(request.body)}"]
     lines += [f"wrk.headers[{_quoted(name.encode())}] = {_quoted(value.encode())}" for name, value in request.headers.items()]
-    return "\n".join(lines) + "\n" + _DONE
+    return "\n".join(lines) + "\n" + (_VARIED if varied else "") + _DONE
 
 
 def _quoted(data: bytes) -> str:
@@ -57,10 +78,10 @@ def parse_result(text: str, *, cpu_s: float) -> Load:
     )
 
 
-def drive(program: Path, port: int, request: HttpRequest, *, connections: int, seconds: int) -> Load:
-    """Keep `connections` busy with `request`, one thread. Raises LoadFailed."""
+def drive(program: Path, port: int, request: HttpRequest, *, connections: int, seconds: int, varied: bool = False) -> Load:
+    """Keep `connections` busy with `request`, one thread; `varied` as for `lua_script`. Raises LoadFailed."""
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write(lua_script(request))
+        script.write(lua_script(request, varied=varied))
         script.flush()
         command = [str(program), "--threads=1", f"--connections={connections}", f"--duration={seconds}s", "--timeout=30s"]
         text, cpu_s = run_child([*command, f"--script={script.name}", f"http://{HOST}:{port}"])

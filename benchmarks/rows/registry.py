@@ -48,6 +48,7 @@ ROWS: tuple[Row, ...] = (
     Row("floor", "the same beside an epoll loop in C that copies and answers, and system calls by strace", floor.measure),
     Row("binary", "tiny identity model, HTTP binary, by wrk", tiny.measure_binary),
     Row("connections", "the same, with a connection for each request", tiny.measure_connections),
+    Row("heads", "tiny identity model, HTTP JSON, each request with another head, by wrk", tiny.measure_heads),
     Row("numbers", "identity model and 1,000 to 150,000 floats, HTTP JSON, by wrk", tiny.measure_numbers),
     Row("perf_analyzer", "tiny identity model, HTTP binary, by perf_analyzer", tiny.measure_perf_analyzer, quick=True),
     Row(

@@ -68,6 +68,11 @@ def beside(measurements: Sequence[Measurement], row: str, baseline: str) -> list
     ]
 
 
+def measure_heads(bench: Bench) -> None:
+    """HTTP with JSON tensors, each request with another head than the one before, wrk."""
+    _measure_wrk(bench, "HTTP JSON, 16 floats, each with another head", json_request, binary=False, varied=True)
+
+
 def measure_binary(bench: Bench) -> None:
     """HTTP with binary tensors, wrk."""
     _measure_wrk(bench, "HTTP binary, 16 floats", binary_request, binary=True)
@@ -185,6 +190,7 @@ def _measure_wrk(
     binary: bool,
     values: FloatArray = VALUES,
     cases: Sequence[int] = CASES,
+    varied: bool = False,
 ) -> None:
     program = bench.peers.wrk
     if program is None:
@@ -198,7 +204,8 @@ def _measure_wrk(
 
         def drive(contender: Contender, connections: int, seconds: int) -> Load:
             port = contender.server.ports.http
-            return wrk.drive(program, port, requests[contender.name], connections=connections, seconds=seconds)
+            request = requests[contender.name]
+            return wrk.drive(program, port, request, connections=connections, seconds=seconds, varied=varied)
 
         for contender in able:
             drive(contender, 16, WARM_UP_S)

@@ -64,6 +64,16 @@ def test_the_script_of_wrk_quotes_every_byte() -> None:
     assert 'wrk.headers["A"] = "b"' in script
 
 
+def test_varied_requests_are_made_before_and_sent_in_turn() -> None:
+    request = HttpRequest(path="/p", headers={}, body=b"{}")
+
+    script = wrk.lua_script(request, varied=True)
+
+    assert "for number = 1, 61 do" in script
+    assert "at = at % 61 + 1" in script
+    assert "function request()" not in wrk.lua_script(request)
+
+
 def wrk_output(**changes: float) -> str:
     result = {"answered": 400, "duration_us": 2_000_000, "p50_us": 1500, "p99_us": 2500, "refused": 0, "broken": 0} | changes
     return f"Running 1s test\nbenchmark-result {json.dumps(result)}\n"
