@@ -103,18 +103,8 @@ def encode_standard(response: InferenceResponse, plan: HttpOutputPlan) -> tuple[
     JSON where there are blobs behind that, else None; None instead of both for all other responses."""
     if response.error is not None or response.parameters or len(response.outputs) < len(plan.choices):
         return None
-    return write_infer(
-        response.id,
-        response.model_name,
-        response.model_version,
-        response.outputs,
-        plan.choices,
-        plan.default,
-        JSON,
-        BINARY,
-        _PIECE_ELEMENTS_MAX,
-        _COPIED_BYTES_MAX,
-    )
+    what = response.id, response.model_name, response.model_version, response.outputs
+    return write_infer(*what, plan.choices, plan.default, JSON, BINARY, _PIECE_ELEMENTS_MAX, _COPIED_BYTES_MAX)
 
 
 def encode_in_python(response: InferenceResponse, plan: HttpOutputPlan, description: ModelDescription) -> EncodedInfer:
