@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypercorn.protocol.events import Body, EndBody, Event, Request, Response, StreamClosed
@@ -12,8 +12,8 @@ from hypercorn.typing import ConnectionState
 
 from tpy.errors import Internal
 from tpy.frontends.http.application import LoadedApplication
-from tpy.frontends.http.message import HttpRequest, error_reply
-from tpy.frontends.http.replies import CONTINUE, Pending, Piece, ReplyQueue, connection_field, render_head
+from tpy.frontends.http.message import HttpRequest, error_reply, reason_phrase
+from tpy.frontends.http.replies import CONTINUE, Pending, Piece, ReplyQueue, connection_field
 
 BODY = "tpy.body"
 """The key of the body in the state of the ASGI scope."""
@@ -120,7 +120,7 @@ class QuartExchange:
         if self._chunked:
             headers.append((b"Transfer-Encoding", b"chunked"))
         connection = connection_field(self._pending, close=self._close)
-        self._pieces = [render_head(response.status_code, headers, connection)]
+        self._pieces = [_head(response.status_code, headers, connection)]
         self._response = response
 
     async def _add(self, data: bytes) -> None:
@@ -153,3 +153,13 @@ class QuartExchange:
             self._failed()
         else:
             self._replies.fill(self._pending, error_reply(Internal("unexpected error in the server, its log has the details")))
+
+
+def _head(status: int, headers: Sequence[tuple[bytes, bytes]], connection: bytes | None) -> bytes:
+    """Status line and header lines, with `Connection: <connection>` when given."""
+    lines = [b"HTTP/1.1 %d %b" % (status, reason_phrase(status))]
+    lines += [b"%b: %b" % field for field in headers]
+    if connection is not None:
+        lines.append(b"Connection: " + connection)
+    lines.append(b"\r\n")
+    return b"\r\n".join(lines)

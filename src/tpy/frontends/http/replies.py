@@ -44,16 +44,6 @@ class Pending:
         self.cancel: Callable[[], None] | None = None
 
 
-def render_head(status: int, headers: Sequence[tuple[bytes, bytes]], connection: bytes | None) -> bytes:
-    """Status line and header lines, with `Connection: <connection>` when given."""
-    lines = [b"HTTP/1.1 %d %b" % (status, reason_phrase(status))]
-    lines += [b"%b: %b" % field for field in headers]
-    if connection is not None:
-        lines.append(b"Connection: " + connection)
-    lines.append(b"\r\n")
-    return b"\r\n".join(lines)
-
-
 def connection_field(pending: Pending, *, close: bool) -> bytes | None:
     """Returns the value of the Connection header: none where the version's default is meant."""
     if close:
